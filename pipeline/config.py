@@ -1,0 +1,164 @@
+"""The config of a corpus build: every field, its default, its range and what it does."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Objective = Literal["nsp", "sop", "none"]
+Packing = Literal["full_sentences", "doc_sentences"]
+MaskUnit = Literal["token", "whole_word", "span", "ngram"]
+
+
+class Section(BaseModel):
+    """A part of the config; a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class Source(Section):
+    """Where raw text comes from. A source may name many files."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
+    """Short name; part of every document key and of the report."""
+    kind: Literal["wikimedia", "wikipedia_parquet", "bookcorpus", "jsonl", "text"]
+    """Which reader is used."""
+    paths: Annotated[list[str], Field(min_length=1)]
+    """Files or globs, as paths or URIs; relative paths are relative to the working directory."""
+    lang: str | None = None
+    """Language code; for wikimedia the default is read from the dump itself."""
+    index: str | None = None
+    """Wikimedia multistream index; the default is the index beside the dump, when there is one."""
+
+
+class Extraction(Section):
+    """Reading and cleaning."""
+
+    unit_bytes: Annotated[int, Field(ge=1 << 16)] = 32 << 20
+    """Compressed bytes of one work unit."""
+    min_chars: Annotated[int, Field(ge=0)] = 100
+    """Pages with less text than this are skipped as too-short."""
+    max_page_chars: Annotated[int, Field(ge=1000)] = 4_000_000
+    """Pages with more wikitext than this are skipped as too-large."""
+    page_seconds: Annotated[float, Field(gt=0)] = 20.0
+    """Cleaning time after which a page is skipped as timeout."""
+    headings: Literal["keep", "drop"] = "drop"
+    """Section headings as paragraphs of their own, or left out."""
+    lists: Literal["keep", "drop"] = "keep"
+    """List items as paragraphs of their own, or left out."""
+    math: Literal["tex", "placeholder"] = "tex"
+    """Formulas as their TeX source, or as the word [formula]-like placeholder."""
+    drop_holed_sentences: bool = True
+    """Drop sentences out of which a template without text was cut."""
+    template_rules: str | None = None
+    """YAML file with more text-bearing templates."""
+
+
+class Dedup(Section):
+    """Removal of repeated documents."""
+
+    exact: bool = True
+    """Drop documents whose text equals that of a document with a smaller key."""
+    near: bool = False
+    """Drop documents that share most of their word 5-grams with one of a smaller key."""
+    jaccard: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """Similarity from which two documents count as near duplicates."""
+
+
+class Vocabulary(Section):
+    """The WordPiece vocabulary."""
+
+    path: str | None = None
+    """Use this vocab.txt instead of training one."""
+    size: Annotated[int, Field(ge=300, le=2_000_000)] = 30_522
+    """Pieces in all, special tokens included."""
+    cased: bool = True
+    """Keep case and accents."""
+    smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """Exponent on the languages' shares of words (mBERT)."""
+    min_count: Annotated[int, Field(ge=1)] = 2
+    """Words seen less often are not used for training."""
+    unused: Annotated[int, Field(ge=0)] = 99
+    """Number of [unusedN] slots after the special tokens."""
+
+
+class Masking(Section):
+    """Masked LM targets."""
+
+    unit: MaskUnit = "whole_word"
+    """What is masked together."""
+    probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
+    """Share of the tokens that become targets."""
+    mask_share: Annotated[float, Field(ge=0, le=1)] = 0.8
+    """Share of the targets replaced by [MASK]."""
+    random_share: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of the targets replaced by a random piece; the rest stays as it is."""
+    predict_unknown: bool = False
+    """Whether [UNK] may be a target."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> "Masking":
+        if self.mask_share + self.random_share > 1:
+            raise ValueError("mask_share and random_share add up to more than 1")
+        return self
+
+
+class SequenceLength(Section):
+    """One set of instances."""
+
+    max_seq_length: Annotated[int, Field(ge=16, le=8192)]
+    """Tokens in a sequence, special tokens included."""
+    max_predictions: Annotated[int, Field(ge=1)]
+    """Masked tokens in a sequence at most."""
+
+
+class Instances(Section):
+    """Pairs and masks."""
+
+    objective: Objective = "nsp"
+    """Next sentence prediction, sentence order prediction, or none."""
+    packing: Packing = "full_sentences"
+    """For objective none: may a sequence cross documents?"""
+    lengths: Annotated[list[SequenceLength], Field(min_length=1)] = [
+        SequenceLength(max_seq_length=128, max_predictions=20),
+        SequenceLength(max_seq_length=512, max_predictions=80),
+    ]
+    """The sets to make; each has every document."""
+    passes: Annotated[int, Field(ge=1, le=100)] = 1
+    """Passes over the corpus with fresh boundaries, partners and masks."""
+    short_seq_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """Share of sequences that aim at a random shorter length."""
+    masking: Masking = Masking()
+    """Masked LM targets."""
+    bucket_bytes: Annotated[int, Field(ge=1 << 14)] = 64 << 20
+    """Text of one shuffle bucket, which becomes one shard of each set."""
+    validation_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
+    """Share of the documents held out, chosen by content hash."""
+    smoothing: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Exponent on the languages' shares of documents; 1 keeps them as they are, mBERT used 0.7."""
+
+
+class BuildConfig(Section):
+    """A corpus build, from raw sources to shards."""
+
+    output: str
+    """Where the corpus goes: a folder or a URI."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 12345
+    """Seed of every random choice."""
+    sources: Annotated[list[Source], Field(min_length=1)]
+    """What is read."""
+    extraction: Extraction = Extraction()
+    """Reading and cleaning."""
+    dedup: Dedup = Dedup()
+    """Removal of repeated documents."""
+    vocabulary: Vocabulary = Vocabulary()
+    """The WordPiece vocabulary."""
+    instances: Instances = Instances()
+    """Pairs and masks."""
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "BuildConfig":
+        names = [source.name for source in self.sources]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"sources: the name {twice[0]!r} is used twice")
+        return self

@@ -1,0 +1,123 @@
+"""The corpus manifest: its version, its JSON Schema, and the checked way to read one.
+
+A reader follows the manifest only, never a listing: what it does not name does not exist.
+It holds no time, host or path outside the corpus, so that equal builds give equal bytes.
+"""
+
+import json
+from typing import Any
+
+import jsonschema
+
+from schemas.errors import CorpusError
+
+MANIFEST_NAME = "manifest.json"
+MANIFEST_FORMAT = "bertmill-corpus"
+MANIFEST_VERSION = 1
+
+_COUNT = {"type": "integer", "minimum": 0}
+_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+_COUNTS_BY_NAME = {"type": "object", "additionalProperties": _COUNT}
+# A path below the manifest's folder; no absolute path and no step upwards.
+_PATH = {"type": "string", "pattern": r"^(?!/)(?!.*(^|/)\.\.(/|$))[^\\\x00:]+$"}
+
+SHARD_ENTRY = {
+    "type": "object",
+    "required": ["path", "rows", "tokens", "bytes", "sha256", "row_groups", "languages"],
+    "additionalProperties": False,
+    "properties": {
+        "path": _PATH,
+        "rows": _COUNT,
+        "tokens": _COUNT,
+        "bytes": _COUNT,
+        "sha256": _SHA256,
+        "row_groups": {"type": "array", "items": {"type": "integer", "minimum": 1}},
+        "languages": _COUNTS_BY_NAME,
+    },
+}
+
+SET_ENTRY = {
+    "type": "object",
+    "required": ["name", "split", "max_seq_length", "max_predictions", "pass", "rows", "tokens", "shards"],
+    "additionalProperties": False,
+    "properties": {
+        "name": {"type": "string", "minLength": 1},
+        "split": {"enum": ["train", "validation"]},
+        "max_seq_length": {"type": "integer", "minimum": 8},
+        "max_predictions": {"type": "integer", "minimum": 1},
+        "pass": _COUNT,
+        "rows": _COUNT,
+        "tokens": _COUNT,
+        "shards": {"type": "array", "items": SHARD_ENTRY},
+    },
+}
+
+MANIFEST_SCHEMA: dict[str, Any] = {
+    "$schema": "https://json-schema.org/draft/2020-12/schema",
+    "title": "bertmill corpus manifest",
+    "type": "object",
+    "required": [
+        "format", "version", "objective", "label_convention", "masking", "vocabulary",
+        "languages", "sets", "counts", "config", "config_hash", "code_version", "libraries",
+    ],
+    "additionalProperties": False,
+    "properties": {
+        "format": {"const": MANIFEST_FORMAT},
+        "version": {"const": MANIFEST_VERSION},
+        "objective": {"enum": ["nsp", "sop", "none"]},
+        "label_convention": {"type": "object", "additionalProperties": {"type": "string"}},
+        "masking": {"type": "object"},
+        "vocabulary": {
+            "type": "object",
+            "required": ["path", "size", "sha256", "cased", "special_ids"],
+            "additionalProperties": False,
+            "properties": {
+                "path": _PATH,
+                "size": {"type": "integer", "minimum": 6},
+                "sha256": _SHA256,
+                "cased": {"type": "boolean"},
+                "special_ids": _COUNTS_BY_NAME,
+            },
+        },
+        "languages": {"type": "object"},
+        "sets": {"type": "array", "minItems": 1, "items": SET_ENTRY},
+        "counts": {"type": "object"},
+        "config": {"type": "object"},
+        "config_hash": _SHA256,
+        "code_version": {"type": "string"},
+        "libraries": {"type": "object", "additionalProperties": {"type": "string"}},
+    },
+}  # fmt: skip
+
+
+def dump_manifest(manifest: dict[str, Any]) -> bytes:
+    """The manifest's bytes: checked against the schema, keys sorted, UTF-8, a newline at the end.
+
+    Raises CorpusError when it does not fit the schema.
+    """
+    check_manifest(manifest, "manifest to write")
+    text = json.dumps(manifest, ensure_ascii=False, sort_keys=True, indent=1)
+    return (text + "\n").encode()
+
+
+def parse_manifest(raw: bytes, origin: str) -> dict[str, Any]:
+    """The manifest in ``raw``. Raises CorpusError that names ``origin`` and the field at fault."""
+    try:
+        manifest = json.loads(raw)
+    except ValueError as error:
+        raise CorpusError(f"{origin}: not JSON: {error}") from error
+    check_manifest(manifest, origin)
+    return dict(manifest)
+
+
+def check_manifest(manifest: object, origin: str) -> None:
+    """Raises CorpusError that names ``origin`` and the first field that breaks the schema."""
+    if isinstance(manifest, dict):
+        found = (manifest.get("format"), manifest.get("version"))
+        if found != (MANIFEST_FORMAT, MANIFEST_VERSION):
+            wanted = f"{MANIFEST_FORMAT} version {MANIFEST_VERSION}"
+            raise CorpusError(f"{origin}: format {found[0]!r} version {found[1]!r}; this reads {wanted}")
+    validator = jsonschema.Draft202012Validator(MANIFEST_SCHEMA)
+    error = jsonschema.exceptions.best_match(validator.iter_errors(manifest))
+    if error is not None:
+        raise CorpusError(f"{origin}: {error.json_path}: {error.message[:300]}")
