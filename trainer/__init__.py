@@ -1,0 +1,1 @@
+"""The second job: from shards to a trained, evaluated and exported BERT."""
