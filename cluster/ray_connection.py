@@ -1,0 +1,40 @@
+"""Joins a Ray cluster or starts one on this machine, and turns off what floods a job's log."""
+
+import logging
+import os
+
+import ray
+
+from schemas.errors import ConfigError
+
+
+def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) -> None:
+    """Joins the cluster that RAY_ADDRESS names (``ray job submit`` sets it), else starts one here.
+
+    ``num_cpus`` and ``object_store_bytes`` size a cluster that is started here. Raises ConfigError
+    when RAY_ADDRESS names a cluster that does not answer.
+    """
+    if ray.is_initialized():
+        return
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    local = address == "local"
+    try:
+        ray.init(
+            address=address,
+            num_cpus=num_cpus if local else None,
+            object_store_memory=object_store_bytes if local else None,
+            include_dashboard=False if local else None,
+            log_to_driver=False,
+            logging_level=logging.WARNING,
+        )
+    except ConnectionError as error:
+        raise ConfigError(f"RAY_ADDRESS={address}: no Ray cluster answers there") from error
+
+
+def quiet_ray_data() -> None:
+    """Progress bars off, Ray Data's plan and summary lines down to warnings."""
+    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
+    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False

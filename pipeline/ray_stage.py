@@ -1,0 +1,84 @@
+"""The two ways a stage uses Ray Data: a map over units, and a shuffle into buckets.
+
+Everything about Ray Data that the build relies on is here: small items as input, one block per
+few units, keyed groups, errors of a task brought back as the one line they were raised with.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import ray
+
+from schemas.errors import BertmillError
+
+BUCKET = "bucket"
+_MAX_BLOCKS = 4096
+
+Row = dict[str, Any]
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Lets an expected error of a task surface as itself instead of Ray's wrapping of it."""
+    try:
+        yield
+    except BertmillError:
+        raise
+    except Exception as error:
+        expected = _expected_cause(error)
+        if expected is None:
+            raise
+        raise expected from None
+
+
+def _expected_cause(error: BaseException) -> BertmillError | None:
+    seen: set[int] = set()
+    queue: list[Any] = [error]
+    while queue:
+        current = queue.pop()
+        if not isinstance(current, BaseException) or id(current) in seen:
+            continue
+        seen.add(id(current))
+        if isinstance(current, BertmillError):
+            # Ray makes a class that is both RayTaskError and the original; rebuild the plain one.
+            cause = getattr(current, "cause", None)
+            return cause if isinstance(cause, BertmillError) else current
+        queue += [current.__cause__, current.__context__, getattr(current, "cause", None)]
+    return None
+
+
+def map_units(items: list[Row], work: Callable[[Row], Row]) -> Iterator[Row]:
+    """``work`` on every item, in parallel, results as they come. Each result is a small row."""
+    if not items:
+        return
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+    with plain_errors():
+        yield from dataset.map(work).iter_rows()
+
+
+def shuffle_units(
+    items: list[Row],
+    emit: Callable[[Row], Iterator[pa.Table]],
+    reduce: Callable[[int, pa.Table], Row],
+) -> Iterator[Row]:
+    """Moves what ``emit`` yields for each item to its bucket, then reduces every bucket by itself.
+
+    Emitted tables carry an integer column ``bucket``. ``reduce`` gets the rows of one bucket in no
+    particular order, so it must not depend on their order; it returns a small row.
+    """
+    if not items:
+        return
+
+    def emit_batch(batch: pa.Table) -> Iterator[pa.Table]:
+        for item in batch.to_pylist():
+            yield from emit(item)
+
+    def reduce_group(group: pa.Table) -> pa.Table:
+        return pa.Table.from_pylist([reduce(group[BUCKET][0].as_py(), group)])
+
+    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+    emitted = dataset.map_batches(emit_batch, batch_format="pyarrow", batch_size=1)
+    with plain_errors():
+        yield from emitted.groupby(BUCKET).map_groups(reduce_group, batch_format="pyarrow").iter_rows()

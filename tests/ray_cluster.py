@@ -1,0 +1,58 @@
+"""One local Ray for a test session, with a dashboard so that jobs can be submitted to it."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """Where the session's Ray answers."""
+
+    address: str
+    dashboard: str
+    env: dict[str, str]
+
+
+def free_port(start: int) -> int:
+    """A port at or above ``start`` that nobody listens on (workers use 10002-19999)."""
+    for port in range(start, start + 500):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return port
+    raise RuntimeError(f"no free port above {start}")
+
+
+@contextmanager
+def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterator[RayCluster]:
+    """Starts Ray in this process tree and ends it again, by its own handle only."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"
+    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
+    os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"
+    path = os.environ.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
+    import ray
+
+    context = ray.init(
+        address="local",
+        num_cpus=num_cpus,
+        object_store_memory=object_store_bytes,
+        include_dashboard=True,
+        dashboard_host="127.0.0.1",
+        dashboard_port=free_port(28265),
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    try:
+        address = context.address_info["gcs_address"]
+        dashboard = f"http://{context.dashboard_url}"
+        env = {**os.environ, "RAY_ADDRESS": address}
+        yield RayCluster(address, dashboard, env)
+    finally:
+        ray.shutdown()
