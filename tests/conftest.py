@@ -1,10 +1,11 @@
-"""Fixtures shared by all tests: one local Ray for the session."""
+"""Fixtures shared by all tests: one local Ray and one real S3 server for the session."""
 
 from collections.abc import Iterator
 
 import pytest
 
 from tests.ray_cluster import RayCluster, local_ray
+from tests.s3_server import BUCKET, S3Server
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +13,27 @@ def ray_session() -> Iterator[RayCluster]:
     """A local Ray of four logical CPUs; the driver process is connected to it."""
     with local_ray() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """One real S3 server for the whole run; tests that break it must leave it running."""
+    server = S3Server(tmp_path_factory.mktemp("s3"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def s3_server(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The real S3 server, with the four AWS variables of this process pointing to it."""
+    for name, value in s3_process.environment.items():
+        monkeypatch.setenv(name, value)
+    return s3_process
+
+
+@pytest.fixture
+def s3_folder(s3_server: S3Server, request: pytest.FixtureRequest) -> str:
+    """An s3:// folder of this test's own."""
+    name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
+    return f"s3://{BUCKET}/{name[-120:]}"

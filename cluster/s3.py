@@ -1,0 +1,328 @@
+"""An S3-compatible object store, configured by the four AWS variables alone.
+
+boto3 rather than smart-open for s3://: a conditional put needs the call itself, and a stream must stay
+on the version of the object it began with (If-Match), which smart-open's reader does not ask for.
+"""
+
+import http.client
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+import boto3.session
+from boto3.exceptions import S3UploadFailedError
+from boto3.s3.transfer import TransferConfig
+from botocore import exceptions as botocore_errors
+from botocore.config import Config
+from urllib3.exceptions import HTTPError
+
+from cluster import ranged, retries
+from cluster.files import FileInfo
+from schemas.errors import StorageError
+
+CONNECT_SECONDS = 5.0
+READ_SECONDS = 30.0
+"""Longest silence of the server inside one request."""
+
+_PART_BYTES = 32 << 20
+_THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestTimeout"}
+_CONFLICT = {"ConditionalRequestConflict", "OperationAborted"}
+_MISSING = {"NoSuchKey", "NotFound", "404"}
+_REFUSED = (
+    "the store refused the credentials ({code}); "
+    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL_S3"
+)
+_DENIED = "access denied for the key in AWS_ACCESS_KEY_ID"
+_ELSEWHERE = "the bucket is in another region; check AWS_REGION"
+_CHANGED = "the object changed while it was read"
+_MEANING = {
+    "NoSuchBucket": "the bucket {bucket!r} does not exist",
+    "InvalidAccessKeyId": _REFUSED,
+    "SignatureDoesNotMatch": _REFUSED,
+    "ExpiredToken": _REFUSED,
+    "InvalidToken": _REFUSED,
+    "AccessDenied": _DENIED,
+    "Forbidden": _DENIED,
+    "403": _DENIED,
+    "PermanentRedirect": _ELSEWHERE,
+    "AuthorizationHeaderMalformed": _ELSEWHERE,
+    "301": _ELSEWHERE,
+    "PreconditionFailed": _CHANGED,
+    "412": _CHANGED,
+}
+_VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3")
+
+Result = TypeVar("Result")
+_clients: dict[tuple[Any, ...], Any] = {}
+_clients_lock = threading.Lock()
+
+
+def client() -> Any:
+    """The boto3 client of this process for the present value of the variables; safe in threads."""
+    key = (os.getpid(), CONNECT_SECONDS, READ_SECONDS, *(os.environ.get(name) for name in _VARIABLES))
+    with _clients_lock:
+        if key not in _clients:
+            _clients[key] = _new_client()
+        return _clients[key]
+
+
+def _new_client() -> Any:
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3")
+    config = Config(
+        # The quick retries are botocore's, with its token bucket; retries.call adds the long budget.
+        retries={"mode": "standard", "total_max_attempts": 3},
+        connect_timeout=CONNECT_SECONDS,
+        read_timeout=READ_SECONDS,
+        max_pool_connections=64,
+        tcp_keepalive=True,
+        # Servers of one's own seldom have a DNS name for each bucket.
+        s3={"addressing_style": "path" if endpoint else "auto"},
+    )
+    # botocore itself reads only AWS_DEFAULT_REGION.
+    session = boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
+    try:
+        return session.client("s3", endpoint_url=endpoint, config=config)
+    except ValueError as error:
+        raise StorageError(f"AWS_ENDPOINT_URL_S3: {retries.one_line(error)}") from error
+
+
+def split(uri: str) -> tuple[str, str]:
+    """Bucket and key of an s3:// URI. Raises StorageError without a bucket."""
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    if not bucket:
+        raise StorageError(f"{uri}: an S3 address is s3://BUCKET/KEY")
+    return bucket, key
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed later."""
+    if isinstance(error, botocore_errors.ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status == 429 or _code(error) in _THROTTLED | _CONFLICT
+    if isinstance(error, S3UploadFailedError):
+        return error.__context__ is not None and is_transient(error.__context__)
+    return isinstance(
+        error,
+        botocore_errors.HTTPClientError
+        | botocore_errors.IncompleteReadError
+        | botocore_errors.FlexibleChecksumError
+        | HTTPError
+        | http.client.HTTPException
+        | ConnectionError
+        | TimeoutError,
+    )
+
+
+def _code(error: Any) -> str:
+    return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
+    try:
+        return retries.call(action, transient=is_transient, what=f"{uri}: {operation}")
+    except (botocore_errors.BotoCoreError, botocore_errors.ClientError, S3UploadFailedError) as error:
+        raise _explained(error, uri, operation) from error
+
+
+def _explained(error: BaseException, uri: str, operation: str) -> Exception:
+    """The error a user can act on; it never carries a secret."""
+    if isinstance(error, S3UploadFailedError) and error.__context__ is not None:
+        return _explained(error.__context__, uri, operation)
+    if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
+        return StorageError(
+            f"{uri}: {operation}: no S3 credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    if not isinstance(error, botocore_errors.ClientError):
+        return StorageError(f"{uri}: {operation}: {retries.one_line(error)}")
+    code = _code(error)
+    if code in _MISSING:
+        return FileNotFoundError(uri)
+    message = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
+    what = _MEANING.get(code, f"{code}: {message}".rstrip(": "))
+    return StorageError(f"{uri}: {operation}: {what.format(bucket=split(uri)[0], code=code)}")
+
+
+def read_bytes(uri: str) -> bytes:
+    """The whole object."""
+    bucket, key = split(uri)
+
+    def get() -> bytes:
+        data: bytes = client().get_object(Bucket=bucket, Key=key)["Body"].read()
+        return data
+
+    return _call(uri, "read", get)
+
+
+def read_range(uri: str, start: int, length: int, etag: str | None = None) -> bytes:
+    """``length`` bytes from ``start``, fewer at the end; with ``etag`` only of that version."""
+    if length <= 0:
+        return b""
+    bucket, key = split(uri)
+    wanted = {"IfMatch": etag} if etag else {}
+
+    wanted["Range"] = f"bytes={start}-{start + length - 1}"
+
+    def get() -> bytes:
+        try:
+            answer = client().get_object(Bucket=bucket, Key=key, **wanted)
+        except botocore_errors.ClientError as error:
+            if _code(error) in ("InvalidRange", "416"):
+                return b""
+            raise
+        data: bytes = answer["Body"].read()
+        return data
+
+    return _call(uri, "read", get)
+
+
+def _head(uri: str) -> dict[str, Any]:
+    bucket, key = split(uri)
+    head: dict[str, Any] = _call(uri, "size", lambda: client().head_object(Bucket=bucket, Key=key))
+    return head
+
+
+def size(uri: str) -> int:
+    """The size in bytes."""
+    return int(_head(uri)["ContentLength"])
+
+
+def list_files(uri: str) -> Iterator[FileInfo]:
+    """Every object below the folder ``uri``, page by page."""
+    bucket, key = split(uri)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    page: dict[str, Any] = {"IsTruncated": True}
+    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+    while page["IsTruncated"]:
+        page = _call(uri, "list", partial(client().list_objects_v2, **request))
+        request["ContinuationToken"] = page.get("NextContinuationToken")
+        for entry in page.get("Contents", []):
+            if not entry["Key"].endswith("/"):
+                name = f"s3://{bucket}/{entry['Key']}"
+                yield FileInfo(name, entry["Size"], entry["LastModified"].timestamp())
+
+
+def put_bytes(uri: str, data: bytes) -> None:
+    """Writes the object in one PUT, which a store makes visible whole or not at all."""
+    bucket, key = split(uri)
+    _call(uri, "write", lambda: client().put_object(Bucket=bucket, Key=key, Body=data))
+
+
+def put_if_absent(uri: str, data: bytes) -> bool:
+    """Creates the object if no object has the key; True if this call created it.
+
+    A retry may meet the object that its own first attempt created before the answer was lost, so each
+    call leaves a nonce in the metadata and knows its own work again.
+    """
+    bucket, key = split(uri)
+    nonce = secrets.token_hex(16)
+
+    def put() -> bool:
+        try:
+            client().put_object(
+                Bucket=bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={"created-by": nonce}
+            )
+        except botocore_errors.ClientError as error:
+            if _code(error) not in ("PreconditionFailed", "412"):
+                raise
+            return False
+        return True
+
+    if _call(uri, "create", put):
+        return True
+    try:
+        return bool(_head(uri).get("Metadata", {}).get("created-by") == nonce)
+    except FileNotFoundError:  # it was there a moment ago and another writer deleted it
+        return False
+
+
+def upload_file(local: Path, uri: str) -> None:
+    """Uploads a file, in parts when large; a failed upload leaves no parts behind."""
+    bucket, key = split(uri)
+    _call(uri, "upload", lambda: client().upload_file(str(local), bucket, key, Config=_transfer()))
+
+
+def download_file(uri: str, local: Path) -> None:
+    """Downloads an object to ``local``, in ranges when large."""
+    bucket, key = split(uri)
+    _call(uri, "download", lambda: client().download_file(bucket, key, str(local), Config=_transfer()))
+
+
+def _transfer() -> TransferConfig:
+    return TransferConfig(
+        multipart_threshold=2 * _PART_BYTES, multipart_chunksize=_PART_BYTES, max_concurrency=4
+    )
+
+
+def delete(uri: str) -> None:
+    """Deletes the object; one that is not there is no error."""
+    bucket, key = split(uri)
+    _call(uri, "delete", lambda: client().delete_object(Bucket=bucket, Key=key))
+
+
+def delete_prefix(uri: str) -> None:
+    """Deletes every object below the folder ``uri``, a thousand in a request."""
+    bucket, key = split(uri)
+    if not key.strip("/"):
+        raise StorageError(f"{uri}: refusing to delete a whole bucket")
+    keys = [info.uri.removeprefix(f"s3://{bucket}/") for info in list_files(uri)]
+    for first in range(0, len(keys), 1000):
+        batch = {"Objects": [{"Key": name} for name in keys[first : first + 1000]], "Quiet": True}
+        answer = _call(uri, "delete", partial(client().delete_objects, Bucket=bucket, Delete=batch))
+        for problem in answer.get("Errors", []):
+            raise StorageError(f"s3://{bucket}/{problem['Key']}: delete: {problem.get('Code')}")
+
+
+def abort_uploads(uri: str, older_than: float) -> int:
+    """Ends unfinished multipart uploads below ``uri`` begun before ``older_than`` (seconds since 1970).
+
+    Only a killed process leaves them; they are invisible and are charged for. Returns their number.
+    """
+    bucket, key = split(uri)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    found = _call(uri, "list uploads", lambda: client().list_multipart_uploads(Bucket=bucket, Prefix=prefix))
+    ended = 0
+    for upload in found.get("Uploads", []):
+        if upload["Key"].startswith(prefix) and upload["Initiated"].timestamp() < older_than:
+            name = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+            _call(uri, "abort upload", partial(client().abort_multipart_upload, **name))
+            ended += 1
+    return ended
+
+
+def open_raw(uri: str) -> ranged.RangedFile:
+    """An unbuffered seekable file over one version of the object; a change in between is an error."""
+    head = _head(uri)
+    etag = head["ETag"]
+    return ranged.RangedFile(
+        lambda start, length: read_range(uri, start, length, etag), int(head["ContentLength"]), uri
+    )
+
+
+def open_stream(uri: str) -> ranged.ResumingStream:
+    """A forward stream over one version of the object that survives broken connections."""
+    bucket, key = split(uri)
+    head = _head(uri)
+    total, etag = int(head["ContentLength"]), head["ETag"]
+
+    def open_at(position: int) -> IO[bytes]:
+        if position >= total:
+            return cast("IO[bytes]", _Empty())
+        wanted = {"Range": f"bytes={position}-"} if position else {}
+        answer = _call(
+            uri, "read", lambda: client().get_object(Bucket=bucket, Key=key, IfMatch=etag, **wanted)
+        )
+        return cast("IO[bytes]", answer["Body"])
+
+    return ranged.ResumingStream(open_at, is_transient, uri)
+
+
+class _Empty:
+    def read(self, _length: int) -> bytes:
+        return b""
+
+    def close(self) -> None:
+        """Nothing to close."""
