@@ -1,0 +1,159 @@
+"""A small corpus of invented rows in the real format, for tests of the trainer.
+
+The text is a walk through a table of likely successors, so that a model learns it within a few steps.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from schemas.manifest import MANIFEST_FORMAT, MANIFEST_VERSION, dump_manifest
+from schemas.shards import LABEL_CONVENTIONS, NO_LABEL, SHARD
+
+SPECIAL_IDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
+FIRST_WORD = 5
+LANGUAGES = ("de", "el", "en")
+
+
+def invented_rows(
+    rows: int, max_seq_length: int, vocab_size: int, objective: str, seed: int, full: bool = False
+) -> dict[str, list[Any]]:
+    """Columns of SHARD: about 15 % masked; a random next segment walks another table."""
+    random = np.random.default_rng(seed)
+    words = vocab_size - FIRST_WORD
+    columns: dict[str, list[Any]] = {name: [] for name in SHARD.names}
+    for row in range(rows):
+        length = (
+            max_seq_length if full else int(random.integers(max(12, max_seq_length // 4), max_seq_length + 1))
+        )
+        label = int(random.integers(0, 2)) if objective != "none" else NO_LABEL
+        inside = length - (3 if objective != "none" else 2)
+        first = inside // 2 if objective != "none" else inside
+        a = _walk(random, first, words, 1)
+        b = _walk(random, inside - first, words, 3 if label == 1 else 1)
+        ids = [2, *a, 3, *b, 3] if objective != "none" else [2, *a, 3]
+        places = [i for i, token in enumerate(ids) if token >= FIRST_WORD]
+        chosen = sorted(random.choice(places, max(1, round(0.15 * len(places))), replace=False).tolist())
+        columns["masked_ids"].append([ids[i] for i in chosen])
+        for i in chosen:
+            ids[i] = SPECIAL_IDS["[MASK]"]
+        columns["input_ids"].append(ids)
+        columns["segment_a_length"].append(first + 2)
+        columns["masked_positions"].append(chosen)
+        columns["next_sentence_label"].append(label)
+        columns["length"].append(length)
+        columns["lang"].append(LANGUAGES[int(random.integers(0, len(LANGUAGES)))])
+        columns["document_key"].append(f"invented/{LANGUAGES[0]}/{seed}/{row}")
+    return columns
+
+
+def _walk(random: np.random.Generator, length: int, words: int, stride: int) -> list[int]:
+    word = int(random.integers(0, words))
+    walk = []
+    for _ in range(length):
+        walk.append(FIRST_WORD + word)
+        word = (word * 2 + stride) % words
+    return walk
+
+
+def write_shard(path: Path, columns: dict[str, list[Any]], group_rows: int) -> dict[str, Any]:
+    """Writes the shard; its manifest entry, with the path as given below the corpus folder."""
+    table = pa.table([pa.array(columns[f.name], f.type) for f in SHARD], schema=SHARD)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path, row_group_size=group_rows, compression="zstd", write_page_index=True)
+    return shard_entry(path, columns["lang"])
+
+
+def shard_entry(path: Path, langs: Sequence[str]) -> dict[str, Any]:
+    raw = path.read_bytes()
+    metadata = pq.ParquetFile(path).metadata
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    lengths = pq.read_table(path, columns=["length"])["length"].to_pylist()
+    return {
+        "path": f"{path.parent.name}/{path.name}",
+        "rows": metadata.num_rows,
+        "tokens": sum(lengths),
+        "bytes": len(raw),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "row_groups": groups if metadata.num_rows else [],
+        "languages": {lang: list(langs).count(lang) for lang in sorted(set(langs))},
+    }
+
+
+def write_corpus(
+    folder: Path,
+    *,
+    shard_rows: Sequence[int] = (40, 33, 27),
+    lengths: Sequence[int] = (32,),
+    passes: int = 1,
+    group_rows: int = 16,
+    vocab_size: int = 200,
+    objective: str = "nsp",
+    seed: int = 1,
+    full: bool = False,
+) -> Path:
+    """A corpus with one set for each length and pass; returns the path of its manifest."""
+    sets = []
+    for length in lengths:
+        for number in range(passes):
+            name = f"train-{length}-{number}"
+            shards = [
+                write_shard(
+                    folder / name / f"shard-{i:05d}.parquet",
+                    invented_rows(
+                        rows, length, vocab_size, objective, hash_seed(seed, length, number, i), full
+                    ),
+                    group_rows,
+                )
+                for i, rows in enumerate(shard_rows)
+            ]
+            sets.append(set_entry(name, length, number, shards))
+    path = folder / "manifest.json"
+    path.write_bytes(dump_manifest(manifest(sets, vocab_size, objective)))
+    return path
+
+
+def hash_seed(*parts: int) -> int:
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "little")
+
+
+def set_entry(name: str, length: int, number: int, shards: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": name,
+        "split": "train",
+        "max_seq_length": length,
+        "max_predictions": max(1, length // 6),
+        "pass": number,
+        "rows": sum(shard["rows"] for shard in shards),
+        "tokens": sum(shard["tokens"] for shard in shards),
+        "shards": shards,
+    }
+
+
+def manifest(sets: list[dict[str, Any]], vocab_size: int, objective: str) -> dict[str, Any]:
+    return {
+        "format": MANIFEST_FORMAT,
+        "version": MANIFEST_VERSION,
+        "objective": objective,
+        "label_convention": LABEL_CONVENTIONS[objective],
+        "masking": {"unit": "token", "probability": 0.15, "mask_share": 0.8, "random_share": 0.1},
+        "vocabulary": {
+            "path": "tokenizer/vocab.txt",
+            "size": vocab_size,
+            "sha256": "0" * 64,
+            "cased": True,
+            "special_ids": SPECIAL_IDS,
+        },
+        "languages": {lang: {} for lang in LANGUAGES},
+        "sets": sets,
+        "counts": {},
+        "config": {},
+        "config_hash": "0" * 64,
+        "code_version": "test",
+        "libraries": {},
+    }

@@ -1,0 +1,270 @@
+"""What ranks train in each step: every row once, the same number of micro-batches, balanced tokens."""
+
+import threading
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from schemas.errors import CorpusError
+from schemas.manifest import dump_manifest
+from tests.trainer.synthetic import invented_rows, manifest, set_entry, write_corpus, write_shard
+from trainer.batches import BatchReader, Stream, cut_for_ranks, deal, filler
+from trainer.config import Phase
+from trainer.corpus import open_corpus
+from trainer.microbatch import NO_SAMPLE
+from trainer.plan import TrainingPlan
+from trainer.rows import ShardRows, SharedCache
+
+LENGTHS = st.lists(st.integers(1, 128), max_size=60).map(lambda lengths: np.array(lengths, dtype=np.int64))
+WORLDS = st.integers(1, 5)
+
+
+@given(LENGTHS, WORLDS)
+@settings(max_examples=150, deadline=None)
+def test_ranks_get_runs_of_nearly_equal_tokens(lengths, world):
+    bounds = cut_for_ranks(lengths, world)
+    assert bounds[0] == 0
+    assert bounds[-1] == len(lengths)
+    assert (np.diff(bounds) >= 0).all()
+    ends = np.concatenate([[0], np.cumsum(lengths)])
+    longest = lengths.max(initial=0)
+    wanted = np.arange(world + 1) * ends[-1] / world
+    assert (np.abs(ends[bounds] - wanted) <= longest / 2 + 1e-6).all()
+
+
+@given(LENGTHS, WORLDS, st.integers(128, 700))
+@settings(max_examples=150, deadline=None)
+def test_no_micro_batch_exceeds_the_budget_and_every_row_has_one(lengths, world, budget):
+    shares = deal(lengths, world, budget)
+    assert shares.micro_batches >= 1
+    for rank in range(world):
+        mine = slice(shares.bounds[rank], shares.bounds[rank + 1])
+        assert ((shares.bins[mine] >= 0) & (shares.bins[mine] < shares.micro_batches)).all()
+        loads = np.bincount(shares.bins[mine], weights=lengths[mine], minlength=shares.micro_batches)
+        assert loads.max(initial=0) <= budget
+
+
+@given(st.integers(1, 40), WORLDS)
+@settings(max_examples=30, deadline=None)
+def test_packing_is_tight_when_rows_are_many(rows, world):
+    lengths = np.random.default_rng(rows).integers(20, 129, size=world * 64 * rows)
+    shares = deal(lengths, world, 4096)
+    fewest = -(-int(lengths.sum()) // (4096 * world))
+    assert shares.micro_batches <= fewest + 1
+
+
+def phase(length=32, batch=12, budget=128, **fields):
+    fields = fields or {"epochs": 2}
+    return Phase(
+        max_seq_length=length, global_batch=batch, micro_batch_tokens=budget, learning_rate=1e-3, **fields
+    )
+
+
+def streams(path, seed=7, window=1):
+    corpus = open_corpus(str(path))
+    return {
+        length: Stream(
+            corpus.order(length, seed, window), ShardRows(corpus.passes(length), corpus.limits(length))
+        )
+        for length in corpus.lengths()
+    }
+
+
+def readers(path, phases, world, **options):
+    parts = streams(path)
+    plan = TrainingPlan(phases, {length: stream.order for length, stream in parts.items()})
+    return plan, [BatchReader(plan, parts, rank, world, **options) for rank in range(world)]
+
+
+def steps_of(path, phases, world, **options):
+    """For each step: the micro-batches of every rank."""
+    plan, ranks = readers(path, phases, world, **options)
+    steps = [[reader.read(step) for reader in ranks] for step in range(plan.total_steps)]
+    for reader in ranks:
+        reader.close()
+    return steps
+
+
+def rows_of(batch):
+    """row id -> (ids, types, positions, targets, label, lang) of the real rows of a micro-batch."""
+    found = {}
+    for i, sample in enumerate(batch.sample_ids.tolist()):
+        if sample == NO_SAMPLE:
+            continue
+        start, end = batch.cu_seqlens[i].item(), batch.cu_seqlens[i + 1].item()
+        inside = (batch.masked_index >= start) & (batch.masked_index < end)
+        targets = list(
+            zip((batch.masked_index[inside] - start).tolist(), batch.masked_ids[inside].tolist(), strict=True)
+        )
+        found[sample] = (
+            batch.input_ids[start:end].tolist(),
+            batch.token_type_ids[start:end].tolist(),
+            batch.position_ids[start:end].tolist(),
+            targets,
+            batch.next_sentence_labels[i].item(),
+            batch.lang_ids[i].item(),
+        )
+    return found
+
+
+def test_the_rows_that_come_out_are_the_rows_of_the_shards(tmp_path):
+    path = write_corpus(tmp_path, passes=2)
+    table = [
+        row
+        for number in (0, 1)
+        for shard in sorted((tmp_path / f"train-32-{number}").iterdir())
+        for row in pq.read_table(shard).to_pylist()
+    ]
+    seen = {}
+    for ranks in steps_of(path, [phase()], 2):
+        for rank in ranks:
+            for batch in rank.micro_batches:
+                batch.check(200, 32)
+                assert batch.tokens <= 128
+                seen.update(rows_of(batch))
+    assert sorted(seen) == list(range(200))
+    for number, (ids, types, positions, targets, label, lang) in seen.items():
+        row = table[number]
+        assert ids == row["input_ids"]
+        assert types == [int(i >= row["segment_a_length"]) for i in range(row["length"])]
+        assert positions == list(range(row["length"]))
+        assert targets == list(zip(row["masked_positions"], row["masked_ids"], strict=True))
+        assert label == row["next_sentence_label"]
+        assert ("de", "el", "en")[lang] == row["lang"]
+
+
+def test_global_batches_are_the_same_for_every_world_size(tmp_path):
+    path = write_corpus(tmp_path, shard_rows=(65, 64, 0, 63))
+    runs = {world: steps_of(path, [phase(batch=25)], world) for world in (1, 2, 3, 4)}
+    reference = [set().union(*(rank.samples.tolist() for rank in step)) for step in runs[1]]
+    assert sum(map(len, reference)) == 2 * 192
+    for world, steps in runs.items():
+        for step, expected in zip(steps, reference, strict=True):
+            ids = [sample for rank in step for sample in rank.samples.tolist()]
+            assert len(ids) == len(set(ids))
+            assert set(ids) == expected
+            assert len({len(rank.micro_batches) for rank in step}) == 1, world
+            assert len({rank.global_tokens for rank in step}) == 1
+            assert sum(rank.tokens for rank in step) == step[0].global_tokens
+
+
+def test_an_epoch_has_every_row_once_and_the_last_batch_is_short(tmp_path):
+    path = write_corpus(tmp_path, shard_rows=(65, 64, 63))
+    for world in (2, 4):
+        steps = steps_of(path, [phase(batch=50, epochs=1)], world)
+        ids = [i for step in steps for rank in step for i in rank.samples.tolist()]
+        assert sorted(ids) == list(range(192))
+        assert [step[0].plan.rows for step in steps] == [50, 50, 50, 42]
+
+
+def test_the_position_is_what_was_used_whatever_was_read_ahead(tmp_path):
+    path = write_corpus(tmp_path)
+    plain = steps_of(path, [phase()], 1, threads=1, ahead=0)
+    plan, (reader,) = readers(path, [phase()], 1, threads=4, ahead=8)
+    with reader:
+        for step in (0, 1, 2, 9, 3, 4, plan.total_steps - 1):
+            assert np.array_equal(reader.read(step).samples, plain[step][0].samples)
+
+
+def test_a_fresh_reader_goes_on_with_the_same_micro_batches(tmp_path):
+    path = write_corpus(tmp_path)
+    whole = steps_of(path, [phase()], 2)
+    _, ranks = readers(path, [phase()], 2)
+    for rank, reader in enumerate(ranks):
+        with reader:
+            for step in (5, 6):
+                for one, other in zip(
+                    reader.read(step).micro_batches, whole[step][rank].micro_batches, strict=True
+                ):
+                    assert torch.equal(one.input_ids, other.input_ids)
+                    assert torch.equal(one.sample_ids, other.sample_ids)
+
+
+def test_both_lengths_and_a_second_phase_of_the_first(tmp_path):
+    path = write_corpus(tmp_path, lengths=(32, 64))
+    phases = [phase(32, steps=4), phase(64, steps=3), phase(32, steps=3)]
+    steps = steps_of(path, phases, 2)
+    first = [i for step in steps[:4] + steps[7:] for rank in step for i in rank.samples.tolist()]
+    assert len(first) == len(set(first)) == 84
+    assert [step[0].micro_batches[0].max_seqlen for step in steps] == [32] * 4 + [64] * 3 + [32] * 3
+
+
+def test_two_epochs_without_other_order_give_equal_inputs(tmp_path):
+    """No array that a step gets is shared with the cache: what a step does to it stays in the step."""
+    path = write_corpus(tmp_path, shard_rows=(24,), group_rows=24)
+    seen = []
+    _, (reader,) = readers(path, [phase(batch=24, budget=1024, epochs=3)], 1, ahead=0)
+    with reader:
+        for step in range(3):
+            (batch,) = reader.read(step).micro_batches
+            seen.append(rows_of(batch))
+            for name in ("input_ids", "masked_ids", "token_type_ids", "masked_index", "lang_ids"):
+                getattr(batch, name).fill_(0)
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_more_ranks_than_rows_train_fillers(tmp_path):
+    path = write_corpus(tmp_path, shard_rows=(3,))
+    (step,) = steps_of(path, [phase(batch=3, epochs=1)], 5)
+    assert sorted(i for rank in step for i in rank.samples.tolist()) == [0, 1, 2]
+    assert len({len(rank.micro_batches) for rank in step}) == 1
+    idle = [rank for rank in step if not rank.samples.size]
+    assert idle
+    assert all(rank.tokens == 0 and rank.masked == 0 and rank.labelled == 0 for rank in idle)
+    filler(32).check(200, 32)
+
+
+def test_a_corrupt_row_is_named_by_the_step_that_reads_it(tmp_path):
+    columns = invented_rows(20, 32, 200, "nsp", 1)
+    columns["input_ids"][13][4] = 250
+    entry = write_shard(tmp_path / "train-32-0" / "shard-00000.parquet", columns, 8)
+    sets = [set_entry("train-32-0", 32, 0, [entry])]
+    path = tmp_path / "manifest.json"
+    path.write_bytes(dump_manifest(manifest(sets, 200, "nsp")))
+    plan, (reader,) = readers(path, [phase(batch=20, epochs=1)], 1)
+    with (
+        reader,
+        pytest.raises(CorpusError, match=r"shard-00000.parquet: row group 1 row 5: input_ids 250 is outside"),
+    ):
+        reader.read(plan.total_steps - 1)
+
+
+def test_the_cache_is_bounded_and_loads_once():
+    cache = SharedCache(limit=10, cost=len)
+    assert cache.get("a", lambda: "aaaa") == cache.get("a", lambda: "other")
+    for key in "bcdef":
+        cache.get(key, lambda key=key: key * 4)
+    assert cache.loads == 6
+    assert cache.get("f", lambda: "new") == "ffff"
+    assert cache.get("a", lambda: "new") == "new"
+
+
+def test_a_failed_load_is_raised_and_tried_again():
+    cache = SharedCache(limit=10, cost=len)
+    with pytest.raises(CorpusError):
+        cache.get("a", lambda: (_ for _ in ()).throw(CorpusError("broken")))
+    assert cache.get("a", lambda: "aa") == "aa"
+
+
+def test_threads_that_want_the_same_value_wait_for_one_load():
+    cache, started, release = SharedCache(limit=10, cost=len), threading.Event(), threading.Event()
+
+    def load():
+        started.set()
+        assert release.wait(10)
+        return "value"
+
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(cache.get("a", load))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert started.wait(10)
+    release.set()
+    for thread in threads:
+        thread.join()
+    assert found == ["value"] * 3
+    assert cache.loads == 1

@@ -1,0 +1,117 @@
+"""The run as arithmetic: step -> phase, global batch as a range of sample numbers.
+
+Each sequence length has its own stream of samples, numbered from 0; a later phase of the same length
+goes on where the earlier one stopped. Nothing here depends on the number of ranks.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.errors import ConfigError
+from trainer.config import BatchWarmup, Phase
+from trainer.order import SampleOrder
+
+I64 = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """Step ``step`` trains samples ``first_sample : first_sample + rows`` of its length's stream."""
+
+    step: int
+    phase: int
+    step_in_phase: int
+    max_seq_length: int
+    micro_batch_tokens: int
+    first_sample: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class PhasePlan:
+    """A phase with its place in the run; ``first_sample`` counts in its length's stream."""
+
+    phase: Phase
+    first_step: int
+    steps: int
+    first_sample: int
+    samples: int
+    ramp: I64
+
+
+class TrainingPlan:
+    """All phases of a run laid out in steps."""
+
+    def __init__(self, phases: Sequence[Phase], orders: Mapping[int, SampleOrder]) -> None:
+        """``orders`` has the sample order of every length. Raises ConfigError for an unknown length."""
+        self.phases: list[PhasePlan] = []
+        step = 0
+        position = dict.fromkeys(orders, 0)
+        for number, phase in enumerate(phases):
+            if phase.max_seq_length not in orders:
+                have = ", ".join(map(str, sorted(orders))) or "none"
+                raise ConfigError(
+                    f"phases.{number}.max_seq_length: the corpus has no sequences of "
+                    f"{phase.max_seq_length}; it has {have}"
+                )
+            plan = _lay_out(phase, step, position[phase.max_seq_length], orders[phase.max_seq_length])
+            self.phases.append(plan)
+            step += plan.steps
+            position[phase.max_seq_length] += plan.samples
+        self.total_steps = step
+
+    def at(self, step: int) -> StepPlan:
+        """The plan of ``step``, which must be below total_steps."""
+        if not 0 <= step < self.total_steps:
+            raise IndexError(f"step {step} of {self.total_steps}")
+        number = max(i for i, plan in enumerate(self.phases) if plan.first_step <= step)
+        plan = self.phases[number]
+        inside = step - plan.first_step
+        first = _samples_before(plan.phase.global_batch, plan.ramp, inside)
+        last = min(_samples_before(plan.phase.global_batch, plan.ramp, inside + 1), plan.samples)
+        return StepPlan(
+            step=step,
+            phase=number,
+            step_in_phase=inside,
+            max_seq_length=plan.phase.max_seq_length,
+            micro_batch_tokens=plan.phase.micro_batch_tokens,
+            first_sample=plan.first_sample + first,
+            rows=last - first,
+        )
+
+
+def batch_ramp(warmup: BatchWarmup | None, global_batch: int) -> I64:
+    """Rows of the global batch in each step of the warm-up: int64 [steps], in equal stairs."""
+    if warmup is None:
+        return np.zeros(0, dtype=np.int64)
+    stair = np.arange(warmup.steps, dtype=np.int64) * warmup.stairs // warmup.steps
+    return warmup.start + (global_batch - warmup.start) * stair // warmup.stairs
+
+
+def _lay_out(phase: Phase, first_step: int, first_sample: int, order: SampleOrder) -> PhasePlan:
+    ramp = batch_ramp(phase.batch_warmup, phase.global_batch)
+    if phase.steps is not None:
+        samples = _samples_before(phase.global_batch, ramp, phase.steps)
+        return PhasePlan(phase, first_step, phase.steps, first_sample, samples, ramp)
+    epochs = phase.epochs or 1
+    end = order.epoch_start(order.epoch_of(first_sample) + epochs)
+    samples = end - first_sample
+    steps = _steps_for(phase.global_batch, ramp, samples)
+    return PhasePlan(phase, first_step, steps, first_sample, samples, ramp)
+
+
+def _samples_before(global_batch: int, ramp: I64, steps: int) -> int:
+    inside = min(steps, ramp.size)
+    return int(ramp[:inside].sum()) + (steps - inside) * global_batch
+
+
+def _steps_for(global_batch: int, ramp: I64, samples: int) -> int:
+    """The fewest steps that hold ``samples``; the last one may be short."""
+    ends = np.cumsum(ramp)
+    if ramp.size and samples <= int(ends[-1]):
+        return int(np.searchsorted(ends, samples)) + 1
+    rest = samples - (int(ends[-1]) if ramp.size else 0)
+    return int(ramp.size) + -(-rest // global_batch)
