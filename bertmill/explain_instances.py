@@ -20,19 +20,19 @@ _CHOICES = {
 
 
 def explain(record: dict[str, Any]) -> dict[str, Any]:
-    """The rows for ``documents`` (lists of sentences of pieces), and how many tokens are in none of them.
+    """The rows for ``documents`` (sentences of pieces), and how many tokens are in none of them.
 
-    Fields: documents, max_seq_length, max_predictions, objective, masking, seed; also packing, short_seq_prob,
-    pass, and langs (one code a document). Raises InputError that names a missing or wrong field.
+    Fields: documents, max_seq_length, max_predictions, objective, masking, seed; also packing,
+    short_seq_prob, pass, and langs (one code a document). Raises InputError that names a wrong field.
     """
-    documents = _field(record, "documents", list)
-    pieces = [*SPECIAL_TOKENS, *_distinct(piece for doc in documents for sentence in doc for piece in sentence)]
+    documents = _documents(record)
+    sentences = [sentence for document in documents for sentence in document]
+    pieces = [*SPECIAL_TOKENS, *_distinct(piece for sentence in sentences for piece in sentence)]
     if len(pieces) == len(SPECIAL_TOKENS):
         return {"output": {"instances": [], "tokens_dropped": 0}}
     settings = _settings(record, pieces)
-    made = make_instances(
-        _bucket(record, documents, pieces), settings, _field(record, "seed", int, 0), _field(record, "pass", int, 0)
-    )
+    seed, pass_number = _field(record, "seed", int, 0), _field(record, "pass", int, 0)
+    made = make_instances(_bucket(record, documents, pieces), settings, seed, pass_number)
     total = InstanceCounts()
     for counts in made.counts.values():
         total.add(counts)
@@ -40,10 +40,19 @@ def explain(record: dict[str, Any]) -> dict[str, Any]:
     return {"output": {"instances": rows, "tokens_dropped": total.tokens_unseen}}
 
 
-def _field(record: dict[str, Any], name: str, kind: type, default: Any = None) -> Any:
+def _documents(record: dict[str, Any]) -> list[list[list[str]]]:
+    documents: list[list[list[str]]] = _field(record, "documents", list)
+    for number, document in enumerate(documents):
+        fits = isinstance(document, list) and all(isinstance(sentence, list) for sentence in document)
+        if not fits or not all(isinstance(piece, str) for sentence in document for piece in sentence):
+            raise InputError(f"documents: number {number} is not a list of sentences of pieces")
+    return documents
+
+
+def _field(record: dict[str, Any], name: str, kind: type | tuple[type, ...], default: Any = None) -> Any:
     value = record.get(name, default)
     if not isinstance(value, kind):
-        raise InputError(f"{name}: expected {kind.__name__}, got {value!r:.60}")
+        raise InputError(f"{name}: missing, or of another type than it should be: {value!r:.60}")
     if name in _CHOICES and value not in _CHOICES[name]:
         raise InputError(f"{name}: {value!r} is none of {', '.join(_CHOICES[name])}")
     return value

@@ -41,13 +41,13 @@ class BucketDocuments:
 
         Raises CorpusError when the sentence lengths of a document do not add up to its tokens.
         """
-        ids, token_counts = _flat(table.column("token_ids"), np.int32)
-        lengths, sentence_counts = _flat(table.column("sentence_lengths"), np.int64)
+        ids, token_counts = _flat(table.column("token_ids"))
+        lengths, sentence_counts = _flat(table.column("sentence_lengths"))
         sentence_offsets, document_offsets = offsets_of(lengths), offsets_of(sentence_counts)
         if not np.array_equal(sentence_offsets[document_offsets], offsets_of(token_counts)):
-            raise CorpusError("tokenized documents: sentence lengths do not add up to the tokens of a document")
+            raise CorpusError("tokenized documents: sentence lengths do not add up to the document's tokens")
         return cls(
-            token_ids=ids,
+            token_ids=ids.astype(np.int32, copy=False),
             sentence_offsets=sentence_offsets,
             document_offsets=document_offsets,
             languages=table.column("lang").cast(pa.string()).to_pylist(),
@@ -56,13 +56,13 @@ class BucketDocuments:
         )
 
 
-def _flat(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> tuple[npt.NDArray[np.generic], Ints]:
+def _flat(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer], Ints]:
     """A list column as flat values and the length of each list."""
     whole = column.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], column.type)
     counts = np.asarray(whole.value_lengths(), dtype=np.int64)
-    return np.asarray(whole.flatten(), dtype=dtype), counts
+    return np.asarray(whole.flatten()), counts
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,12 @@ class Sentences:
     @property
     def row_keys(self) -> Keys:
         """[S] random key of whatever begins at each sentence: document key and place in the document."""
-        return draws(self.document_key[self.document], np.arange(self.document.size) - self.first[self.document])
+        place = np.arange(self.document.size) - self.first[self.document]
+        return draws(self.document_key[self.document], place)
 
 
 def prepare_sentences(
-    bucket: BucketDocuments, limit: int, piece: int, continuation: Flags, seed: int, words: tuple[int, ...]
+    bucket: BucketDocuments, *, limit: int, piece: int, continuation: Flags, seed: int, words: tuple[int, ...]
 ) -> Sentences:
     """The bucket's sentences: empty ones left out, those over ``limit`` cut to at most ``piece`` tokens.
 

@@ -100,10 +100,14 @@ def count_instances(
     sentences: Sentences,
     plan: RowPlan,
     masks: list[Ints],
+    *,
     max_seq_length: int,
     unknown_id: int,
 ) -> dict[str, InstanceCounts]:
-    """The counts of a bucket by language. ``masks``: [3, languages] each, all targets, by [MASK], unchanged."""
+    """The counts of a bucket by language.
+
+    ``masks``: parts of [3, languages] each: targets, those replaced by [MASK], those unchanged.
+    """
     languages = len(sentences.languages)
     columns = _document_columns(bucket, sentences, unknown_id)
     columns |= _row_columns(sentences, plan, columns["tokens_in"])
@@ -111,15 +115,17 @@ def count_instances(
     columns |= dict(zip(("masked", "masked_by_mask", "masked_unchanged"), total, strict=True))
     language = sentences.language[plan.document]
     bins = (plan.lengths() - 1) * LENGTH_BINS // max_seq_length
-    lengths = by_language(language * LENGTH_BINS + bins, languages * LENGTH_BINS).reshape(languages, LENGTH_BINS)
-    labels = {str(label): by_language(language[plan.label == label], languages) for label in np.unique(plan.label)}
+    lengths = by_language(language * LENGTH_BINS + bins, languages * LENGTH_BINS)
+    labels = {
+        str(label): by_language(language[plan.label == label], languages) for label in np.unique(plan.label)
+    }
     return {
         name: InstanceCounts(
             **{column: int(values[code]) for column, values in columns.items()},
             left_over=_at(plan.left_over, code),
             labels=_at(labels, code),
             events=_at(plan.events, code),
-            lengths=lengths[code].tolist(),
+            lengths=lengths[code * LENGTH_BINS : (code + 1) * LENGTH_BINS].tolist(),
         )
         for code, name in enumerate(sentences.languages)
     }

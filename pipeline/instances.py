@@ -5,7 +5,7 @@ order in which the documents arrived. What pairs.py and packing.py plan as stret
 copied, masked and laid out here, a block of rows at a time.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from schemas.masking import (
     MaskingRule,
     MaskingVocabulary,
     Offsets,
+    Rows,
     Segmenter,
     mask_rows,
     offsets_of,
@@ -50,7 +51,7 @@ class InstanceSettings:
     """For objective none."""
     short_seq_prob: float = 0.1
     """Share of the rows that aim at a random shorter length."""
-    masking: MaskingRule = MaskingRule()
+    masking: MaskingRule = field(default_factory=MaskingRule)
     segmenter: Segmenter | None = None
     """Word boundaries for scripts without ``##``."""
 
@@ -78,13 +79,25 @@ def make_instances(
     # For pairs half the length, so that a piece and its continuation fit into one row.
     piece = tokens if settings.objective == "none" else tokens // 2
     sentences = prepare_sentences(
-        bucket, tokens, piece, settings.vocabulary.continuation, seed, (pass_number, settings.max_seq_length)
+        bucket,
+        limit=tokens,
+        piece=piece,
+        continuation=settings.vocabulary.continuation,
+        seed=seed,
+        words=(pass_number, settings.max_seq_length),
     )
     plan = _plan(sentences, settings)
     _drop_unpredictable(plan, sentences, settings)
     plan.select(np.lexsort((plan.key, draws(plan.key, ORDER))))
     batches, masks = _lay_out(plan, bucket, sentences, settings)
-    counts = count_instances(bucket, sentences, plan, masks, settings.max_seq_length, settings.unknown_id)
+    counts = count_instances(
+        bucket,
+        sentences,
+        plan,
+        masks,
+        max_seq_length=settings.max_seq_length,
+        unknown_id=settings.unknown_id,
+    )
     for lang, account in counts.items():
         account.check(f"instances of language {lang}")
     return BucketInstances(pa.Table.from_batches(batches, schema=SHARD), counts)
@@ -122,9 +135,8 @@ def _lay_out(
     for start in range(0, plan.key.size, _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
         ids, offsets = _copy_rows(padded, plan, rows, settings)
-        masked = mask_rows(
-            ids, offsets, draws(plan.key[rows], MASKS), settings.masking, settings.vocabulary, settings.segmenter
-        )
+        keyed = Rows(ids, offsets, draws(plan.key[rows], MASKS))
+        masked = mask_rows(keyed, settings.masking, settings.vocabulary, settings.segmenter)
         language = sentences.language[plan.document[rows]]
         a_length = plan.a_stop[rows] - plan.a_start[rows] + 2
         columns = [

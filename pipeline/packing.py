@@ -6,12 +6,34 @@ and a row neither begins nor ends with one of its own. As with pairs, a share of
 shorter length. No token is cut or left over: over-long sentences have been cut into pieces before.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from pipeline.bucket import Ints, Sentences
 from pipeline.rows import RowPlan, targets, walk
-from schemas.masking import Ids, Keys, Offsets, offsets_of
+from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
 from schemas.shards import NO_LABEL
+
+
+@dataclass(frozen=True)
+class _Items:
+    """What is packed: sentences and, between documents, separators. I items, T tokens."""
+
+    ids: Ids
+    """[T]"""
+    offsets: Offsets
+    """[I + 1] into ``ids``."""
+    document: Ints
+    """[I]"""
+    last: Ints
+    """[I] one past the last item that may share a row with this one."""
+    key: Keys
+    """[I] random key of a row that begins here."""
+    target: Ints
+    """[I] tokens that such a row aims at."""
+    separator: Flags | None
+    """[I] true for a separator; None when there is none."""
 
 
 def plan_packed(
@@ -22,7 +44,8 @@ def plan_packed(
     target = targets(keys, max_seq_length - 2, short_probability)
     if not cross_documents:
         last = sentences.stop[sentences.document]
-        return _plan(sentences, sentences.ids, sentences.offsets, target, last, sentences.document, keys, None)
+        items = _Items(sentences.ids, sentences.offsets, sentences.document, last, keys, target, None)
+        return _plan(items)
     return _plan_crossing(sentences, target, keys, sep_id)
 
 
@@ -36,33 +59,25 @@ def _plan_crossing(sentences: Sentences, target: Ints, keys: Keys, sep_id: int) 
     places = np.cumsum(counts + 1) - 1
     separator = np.zeros(item_document.size, np.bool_)
     separator[places] = True
-    sentence = np.repeat(sentences.first[order] - (places - counts), counts + 1) + np.arange(item_document.size)
+    sentence = np.repeat(sentences.first[order] - (places - counts), counts + 1)
+    sentence += np.arange(sentence.size)
     sentence[separator] = 0
     size = np.where(separator, 1, np.diff(sentences.offsets)[sentence])
     offsets = offsets_of(size)
     delta = np.repeat(np.where(separator, 0, sentences.offsets[sentence]) - offsets[:-1], size)
     ids = sentences.ids[np.maximum(delta + np.arange(delta.size), 0)]
     ids[offsets[:-1][separator]] = sep_id
-    language_stop = np.searchsorted(sentences.language[item_document], sentences.language[item_document], "right")
-    return _plan(
-        sentences, ids, offsets, target[sentence], language_stop, item_document, keys[sentence], separator
-    )
+    language = sentences.language[item_document]
+    last = np.searchsorted(language, language, side="right")
+    return _plan(_Items(ids, offsets, item_document, last, keys[sentence], target[sentence], separator))
 
 
-def _plan(
-    sentences: Sentences,
-    ids: Ids,
-    offsets: Offsets,
-    target: Ints,
-    last: Ints,
-    document: Ints,
-    keys: Keys,
-    separator: np.ndarray[tuple[int], np.dtype[np.bool_]] | None,
-) -> RowPlan:
-    """Pack items greedily: as many as fit the target of the first one, at least one, not past ``last``."""
-    begin = np.arange(document.size)
-    stop = np.searchsorted(offsets, offsets[:-1] + target, side="right") - 1
-    stop = np.minimum(np.maximum(stop, begin + 1), last)
+def _plan(items: _Items) -> RowPlan:
+    """Pack greedily: as many items as fit the target of the first one, at least one, not past its last."""
+    offsets, separator = items.offsets, items.separator
+    begin = np.arange(items.document.size)
+    stop = np.searchsorted(offsets, offsets[:-1] + items.target, side="right") - 1
+    stop = np.minimum(np.maximum(stop, begin + 1), items.last)
     if separator is not None:
         stop = np.where(separator, begin + 1, stop)
     reached = walk(stop)
@@ -76,14 +91,14 @@ def _plan(
         reached, end, used = reached[kept], end[kept], used[kept]
     nothing = offsets[end]
     return RowPlan(
-        ids=ids,
+        ids=items.ids,
         a_start=offsets[reached],
         a_stop=offsets[end],
         b_start=nothing,
         b_stop=nothing,
         label=np.full(reached.size, NO_LABEL, np.int8),
-        document=document[reached],
-        key=keys[reached],
+        document=items.document[reached],
+        key=items.key[reached],
         taken=used,
         used=used,
         reused=np.zeros(reached.size, np.int64),

@@ -68,7 +68,9 @@ def plan_pairs(sentences: Sentences, max_seq_length: int, short_probability: flo
     document = sentences.document[pairs.begin]
     lone_document = pairs.alone & (pairs.begin == sentences.first[document])
     dropped = lone_document & ~pairs.random
-    left_over, events = _notes(sentences, pairs, dropped, swap, has_partner, lone_document)
+    left_over, events = _notes(
+        sentences, pairs, dropped, swap=swap, has_partner=has_partner, lone_document=lone_document
+    )
     pairs = _subset(pairs, ~dropped)
     if not swap:
         _draw_partners(sentences, pairs)
@@ -109,7 +111,13 @@ def _subset(pairs: _Pairs, rows: npt.NDArray[np.integer] | Flags) -> _Pairs:
 
 
 def _notes(
-    sentences: Sentences, pairs: _Pairs, dropped: Flags, swap: bool, has_partner: Flags, lone_document: Flags
+    sentences: Sentences,
+    pairs: _Pairs,
+    dropped: Flags,
+    *,
+    swap: bool,
+    has_partner: Flags,
+    lone_document: Flags,
 ) -> tuple[dict[str, Ints], dict[str, Ints]]:
     """Tokens that go into no pair, and what happened how often, by language."""
     document = sentences.document[pairs.begin]
@@ -131,8 +139,8 @@ def _notes(
 def _language_order(sentences: Sentences) -> Ints:
     """Documents with text, ordered by language, then identity, then copy (by the document's key)."""
     filled = np.flatnonzero(sentences.stop > sentences.first)
-    order = np.lexsort((sentences.document_key[filled], sentences.identity[filled], sentences.language[filled]))
-    return filled[order]
+    columns = (sentences.document_key, sentences.identity, sentences.language)
+    return filled[np.lexsort([column[filled] for column in columns])]
 
 
 def _groups(sorted_values: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
@@ -226,6 +234,6 @@ def _coin_flips(number: Ints, keys: Keys, purpose: int) -> Ints:
 def _swap(plan: RowPlan, swapped: Flags) -> None:
     """Exchange A and B where drawn; the label says so."""
     plan.label = swapped.astype(np.int8)
-    a_start, a_stop = plan.a_start, plan.a_stop
-    plan.a_start, plan.b_start = np.where(swapped, plan.b_start, a_start), np.where(swapped, a_start, plan.b_start)
-    plan.a_stop, plan.b_stop = np.where(swapped, plan.b_stop, a_stop), np.where(swapped, a_stop, plan.b_stop)
+    old = (plan.a_start, plan.a_stop, plan.b_start, plan.b_stop)
+    plan.a_start, plan.b_start = np.where(swapped, old[2], old[0]), np.where(swapped, old[0], old[2])
+    plan.a_stop, plan.b_stop = np.where(swapped, old[3], old[1]), np.where(swapped, old[1], old[3])

@@ -35,14 +35,14 @@ class Words:
 
 
 @dataclass(frozen=True)
-class Grouping:
-    """How many neighbouring words are masked together."""
+class Targets:
+    """The masked positions of a block of rows, ascending."""
 
-    weights: npt.NDArray[np.float64]
-    """Weight of 1, 2, 3 ... words."""
-    keep_started: bool
-    """True: a group ends early at the budget, at a masked word or at the end of its stretch (span).
-    False: only whole groups, shortened until they fit, and none that touches a masked word (ngram)."""
+    row: Ints
+    position: Ints
+    """Counted from the start of the row."""
+    group: Ints
+    """First position of the group of words that was masked together; for tokens the position."""
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,13 @@ def row_sums(flags: Flags, offsets: Ints) -> Ints:
     return before[offsets[1:]] - before[offsets[:-1]]
 
 
-def pick_tokens(candidate: Flags, offsets: Ints, budget: Ints, keys: U64) -> tuple[Ints, Ints]:
-    """``budget`` candidates of each row, without replacement: (row, position), ascending."""
+def pick_tokens(candidate: Flags, offsets: Ints, budget: Ints, keys: U64) -> Targets:
+    """``budget`` candidates of each row, without replacement."""
     lengths = np.diff(offsets)
     width, most = int(lengths.max()), int(budget.max())
     if most == 0:
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        nothing = np.zeros(0, np.int64)
+        return Targets(nothing, nothing, nothing)
     columns = np.arange(width)
     allowed = np.zeros((lengths.size, width), np.bool_)
     allowed[columns < lengths[:, None]] = candidate
@@ -76,7 +77,8 @@ def pick_tokens(candidate: Flags, offsets: Ints, budget: Ints, keys: U64) -> tup
     taken = np.arange(most) < budget[:, None]
     positions = np.where(taken, (order & low).astype(np.int64), width)
     positions.sort(axis=1)
-    return np.repeat(np.arange(lengths.size), budget), positions[taken]
+    chosen = positions[taken]
+    return Targets(np.repeat(np.arange(lengths.size), budget), chosen, chosen)
 
 
 def _random_order(keys: U64, allowed: Flags) -> tuple[U64, np.uint64]:
@@ -111,9 +113,14 @@ def _runs(breaks: Flags) -> Ints:
 
 
 def pick_words(
-    words: Words, budget: Ints, keys: U64, grouping: Grouping, length_keys: U64, max_predictions: int
+    words: Words, *, budget: Ints, keys: U64, lengths: Ints | None, keep_started: bool, max_predictions: int
 ) -> ChosenWords:
-    """Words of each row in random order while they fit its ``budget`` of pieces."""
+    """Words of each row in random order while they fit its ``budget`` of pieces.
+
+    ``lengths`` [W] is the number of words in the group that begins at each word; None: single words.
+    A group with ``keep_started`` ends early at the budget or at a masked word (span); another is
+    shortened until it fits the budget and left out when it touches a masked word (ngram).
+    """
     width = int(words.count.max()) if words.count.size else 0
     if width == 0:
         return ChosenWords(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -124,10 +131,12 @@ def pick_words(
     order.sort(axis=1)
     columns = (order & low).astype(np.int64)
     columns[~inside] = 0
-    if grouping.weights.size == 1:
+    if lengths is None:
         anchor = _fill_singly(size, columns, inside, budget)
     else:
-        anchor = _Groups(words, inside, size, budget, grouping, length_keys).fill(columns)
+        grid = np.zeros(inside.shape, np.int64)
+        grid[inside] = lengths
+        anchor = _Groups(size, grid, budget, keep_started).fill(columns, words.count)
     _never_empty(anchor, size, columns, budget, max_predictions)
     first_word = np.cumsum(words.count) - words.count
     taken = anchor[inside]
@@ -148,8 +157,8 @@ def _fill_singly(size: Ints, columns: Ints, inside: Flags, budget: Ints) -> Ints
         if step % 8 == 7 and not left.any():
             break
     anchor = np.full(size.shape, -1, np.int64)
-    row, step = np.nonzero(taken.T)
-    anchor[row, columns[row, step]] = columns[row, step]
+    row, place = np.nonzero(taken.T)
+    anchor[row, columns[row, place]] = columns[row, place]
     return anchor
 
 
@@ -164,27 +173,23 @@ def _never_empty(anchor: Ints, size: Ints, columns: Ints, budget: Ints, max_pred
 class _Groups:
     """State of filling rows with groups of words: what is taken, and how much of the budget is left."""
 
-    def __init__(
-        self, words: Words, inside: Flags, size: Ints, budget: Ints, grouping: Grouping, length_keys: U64
-    ) -> None:
-        self._longest = grouping.weights.size
-        self._grouping = grouping
-        self._count = words.count
+    def __init__(self, size: Ints, lengths: Ints, budget: Ints, keep_started: bool) -> None:
+        self._longest = int(lengths.max())
         # Wider by the longest group, so that a group may look past the end of its row.
-        wide = (inside.shape[0], inside.shape[1] + self._longest)
+        wide = (size.shape[0], size.shape[1] + self._longest)
         self._size = np.full(wide, _NEVER_FITS, np.int64)
-        self._size[:, : inside.shape[1]] = size
+        self._size[:, : size.shape[1]] = size
         self._anchor = np.full(wide, -1, np.int64)
-        self._length = np.zeros(inside.shape, np.int64)
-        self._length[inside] = _group_lengths(words, grouping, length_keys)
+        self._length = lengths
         self._left = budget.copy()
         self._budget = budget
+        self._keep_started = keep_started
 
-    def fill(self, columns: Ints) -> Ints:
+    def fill(self, columns: Ints, count: Ints) -> Ints:
         """[n, width] first word of the group that took the word, else -1; one group a row and step."""
         active = np.flatnonzero(self._left > 0)
         for step in range(columns.shape[1]):
-            active = active[step < self._count[active]]
+            active = active[step < count[active]]
             if active.size == 0:
                 break
             active = active[~self._place(active, columns[active, step])]
@@ -198,7 +203,7 @@ class _Groups:
         free = self._anchor[rows[:, None], at] < 0
         used = np.cumsum(np.where(within, self._size[rows[:, None], at], 0), axis=1)
         fits = within & (used <= self._left[rows][:, None])
-        if self._grouping.keep_started:
+        if self._keep_started:
             taken = np.logical_and.accumulate(fits & free, axis=1)
         else:
             taken = fits & ~(fits & ~free).any(axis=1)[:, None]
@@ -206,34 +211,34 @@ class _Groups:
         self._anchor[rows[row], at[row, step]] = start[row]
         self._left[rows] -= np.max(used * taken, axis=1, initial=0)
         finished = self._left[rows] == 0
-        if self._grouping.keep_started:
+        if self._keep_started:
+            # A span that the budget ended is the row's last: scattered words shall not fill the rest.
             stop = taken.sum(axis=1)
             last = np.minimum(stop, self._longest - 1)
-            row = np.arange(rows.size)
-            over_budget = (stop < self._length[rows, start]) & free[row, last] & ~fits[row, last]
+            number = np.arange(rows.size)
+            over_budget = within[number, last] & (stop <= last) & free[number, last] & ~fits[number, last]
             finished |= over_budget & (self._left[rows] < self._budget[rows])
         return np.asarray(finished)
 
 
-def _group_lengths(words: Words, grouping: Grouping, keys: U64) -> Ints:
-    """[W] words of the group that begins at each word; never past the end of its stretch."""
-    longest = grouping.weights.size
-    room = np.minimum(words.run, longest)
-    summed = np.cumsum(grouping.weights)
+def group_lengths(words: Words, weights: npt.NDArray[np.floating], keys: U64, renormalise: bool) -> Ints:
+    """[W] words of the group that begins at each word, never past the end of its stretch.
+
+    ``weights`` are those of 1, 2, 3 ... words. What does not fit into the stretch is cut down to it
+    (span), or with ``renormalise`` not drawn in the first place (ngram).
+    """
+    room = np.minimum(words.run, weights.size)
+    summed = np.cumsum(weights)
     point = unit_interval(stream(keys[words.row], words.position))
-    if grouping.keep_started:
-        drawn = np.searchsorted(summed, point * summed[-1], side="right") + 1
-        return np.minimum(drawn, room)
-    drawn = np.searchsorted(summed, point * summed[room - 1], side="right") + 1
-    return np.minimum(drawn, room)
+    scale = summed[room - 1] if renormalise else summed[-1]
+    drawn = np.searchsorted(summed, point * scale, side="right") + 1
+    return np.asarray(np.minimum(drawn, room), dtype=np.int64)
 
 
-def expand_words(
-    words: Words, chosen: ChosenWords, max_predictions: int
-) -> tuple[Ints, Ints, Ints]:
-    """(row, position, first position of the group) of every masked piece, ascending."""
+def expand_words(words: Words, chosen: ChosenWords, max_predictions: int) -> Targets:
+    """The pieces of the chosen words."""
     size = np.minimum(words.size[chosen.word], max_predictions)
     row = np.repeat(words.row[chosen.word], size)
     inner = np.arange(row.size) - np.repeat(np.cumsum(size) - size, size)
     position = np.repeat(words.position[chosen.word], size) + inner
-    return row, position, np.repeat(words.position[chosen.anchor], size)
+    return Targets(row, position, np.repeat(words.position[chosen.anchor], size))

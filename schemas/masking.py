@@ -87,7 +87,7 @@ class MaskingVocabulary:
             raise CorpusError(f"vocabulary: {missing[0]} is missing")
         special = np.array([piece in SPECIAL_TOKENS for piece in pieces])
         unused = np.array([_is_unused(piece) for piece in pieces])
-        continuation = np.array([piece.startswith(CONTINUATION) and piece != CONTINUATION for piece in pieces])
+        continuation = np.array([piece.startswith(CONTINUATION) and len(piece) > 2 for piece in pieces])
         replacements = np.flatnonzero(~special & ~unused).astype(np.int32)
         if replacements.size == 0:
             raise CorpusError("vocabulary: there is no piece beside the special tokens")
@@ -99,6 +99,18 @@ class MaskingVocabulary:
 
 def _is_unused(piece: str) -> bool:
     return piece.startswith("[unused") and piece.endswith("]") and piece[7:-1].isdecimal()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows to mask."""
+
+    ids: Ids
+    """Flat unmasked ids, special tokens included."""
+    offsets: Offsets
+    """[n + 1] where each row begins in ``ids``."""
+    keys: Keys
+    """[n] random keys: equal rows with equal keys get equal masks."""
 
 
 @dataclass(frozen=True)
@@ -116,26 +128,13 @@ class MaskedRows:
 
 
 def mask_rows(
-    ids: Ids,
-    offsets: Offsets,
-    keys: Keys,
-    rule: MaskingRule,
-    vocabulary: MaskingVocabulary,
-    segmenter: Segmenter | None = None,
+    rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None = None
 ) -> MaskedRows:
-    """Choose and replace targets in every row.
-
-    ``ids`` are flat unmasked ids with their special tokens, ``offsets`` [n + 1] say where each row
-    begins, ``keys`` [n] are the rows' random keys. A row without a piece to predict gets no target.
-    """
-    parts = [
-        _mask_block(ids[offsets[lo] : offsets[hi]], offsets[lo : hi + 1] - offsets[lo], keys[lo:hi], rule,
-                    vocabulary, segmenter)
-        for lo, hi in _blocks(offsets)
-    ]  # fmt: skip
+    """Choose and replace targets in every row. A row without a piece to predict gets no target."""
+    parts = [_mask_block(block, rule, vocabulary, segmenter) for block in _blocks(rows)]
     if not parts:
         empty = np.zeros(0, np.int32)
-        return MaskedRows(ids.copy(), empty, np.zeros(1, np.int64), empty)
+        return MaskedRows(rows.ids.copy(), empty, np.zeros(1, np.int64), empty)
     counts = np.concatenate([np.diff(part.position_offsets) for part in parts])
     return MaskedRows(
         input_ids=np.concatenate([part.input_ids for part in parts]),
@@ -167,42 +166,56 @@ def offsets_of(lengths: npt.NDArray[np.integer]) -> Offsets:
     return offsets
 
 
-def _blocks(offsets: Offsets) -> Iterator[tuple[int, int]]:
-    rows = offsets.size - 1
-    if rows == 0:
+def _blocks(rows: Rows) -> Iterator[Rows]:
+    count = rows.keys.size
+    if count == 0:
         return
+    offsets = rows.offsets
     step = max(1, _BLOCK_CELLS // max(1, int(np.diff(offsets).max())))
-    for start in range(0, rows, step):
-        yield start, min(start + step, rows)
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        ids = rows.ids[offsets[start] : offsets[stop]]
+        yield Rows(ids, offsets[start : stop + 1] - offsets[start], rows.keys[start:stop])
 
 
 def _mask_block(
-    ids: Ids,
-    offsets: Offsets,
-    keys: Keys,
-    rule: MaskingRule,
-    vocabulary: MaskingVocabulary,
-    segmenter: Segmenter | None,
+    rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None
 ) -> MaskedRows:
-    candidate = ~vocabulary.blocked[ids]
-    budget = _budgets(candidate, offsets, rule)
-    selection = draws(keys, _SELECTION)
+    targets = _select(rows, rule, vocabulary, segmenter)
+    flat = rows.offsets[targets.row] + targets.position
+    labels = rows.ids[flat]
+    masked = rows.ids.copy()
+    masked[flat] = _replace(labels, rows.keys[targets.row], targets, rule, vocabulary)
+    counts = np.bincount(targets.row, minlength=rows.keys.size)
+    return MaskedRows(masked, targets.position.astype(np.int32), offsets_of(counts), labels)
+
+
+def _select(
+    rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None
+) -> mask_selection.Targets:
+    candidate = ~vocabulary.blocked[rows.ids]
+    budget = _budgets(candidate, rows.offsets, rule)
+    keys = draws(rows.keys, _SELECTION)
     if rule.unit == "token":
-        rows, positions = mask_selection.pick_tokens(candidate, offsets, budget, selection)
-        draw_at = positions
-    else:
-        joins = segmenter(ids, offsets) if segmenter is not None else vocabulary.continuation[ids]
-        words = mask_selection.find_words(candidate, joins, offsets)
-        chosen = mask_selection.pick_words(words, budget, selection, _grouping(rule), draws(keys, _LENGTH), rule.max_predictions)
-        rows, positions, draw_at = mask_selection.expand_words(words, chosen, rule.max_predictions)
-        if rule.unit != "span":
-            draw_at = positions
-    flat = offsets[rows] + positions
-    labels = ids[flat]
-    masked = ids.copy()
-    masked[flat] = _replace(labels, keys[rows], draw_at, positions, rule, vocabulary)
-    counts = np.bincount(rows, minlength=keys.size)
-    return MaskedRows(masked, positions.astype(np.int32), offsets_of(counts), labels)
+        return mask_selection.pick_tokens(candidate, rows.offsets, budget, keys)
+    joins = vocabulary.continuation[rows.ids] if segmenter is None else segmenter(rows.ids, rows.offsets)
+    words = mask_selection.find_words(candidate, joins, rows.offsets)
+    lengths = None
+    if rule.unit == "span":
+        weights = (1 - rule.span_probability) ** np.arange(rule.max_span)
+        lengths = mask_selection.group_lengths(words, weights, draws(rows.keys, _LENGTH), renormalise=False)
+    elif rule.unit == "ngram":
+        weights = 1.0 / np.arange(1, rule.max_ngram + 1)
+        lengths = mask_selection.group_lengths(words, weights, draws(rows.keys, _LENGTH), renormalise=True)
+    chosen = mask_selection.pick_words(
+        words,
+        budget=budget,
+        keys=keys,
+        lengths=lengths,
+        keep_started=rule.unit == "span",
+        max_predictions=rule.max_predictions,
+    )
+    return mask_selection.expand_words(words, chosen, rule.max_predictions)
 
 
 def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArray[np.int64]:
@@ -213,29 +226,20 @@ def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArr
     return np.minimum(wanted, present)
 
 
-def _grouping(rule: MaskingRule) -> mask_selection.Grouping:
-    if rule.unit == "whole_word":
-        return mask_selection.Grouping(np.ones(1), keep_started=False)
-    if rule.unit == "span":
-        weights = (1 - rule.span_probability) ** np.arange(rule.max_span)
-        return mask_selection.Grouping(weights, keep_started=True)
-    return mask_selection.Grouping(1.0 / np.arange(1, rule.max_ngram + 1), keep_started=False)
-
-
 def _replace(
     labels: Ids,
     keys: Keys,
-    draw_at: npt.NDArray[np.int64],
-    positions: npt.NDArray[np.int64],
+    targets: mask_selection.Targets,
     rule: MaskingRule,
     vocabulary: MaskingVocabulary,
 ) -> Ids:
-    """What stands in the place of each target. Spans draw once for all their tokens (SpanBERT)."""
+    """What stands in the place of each target. A span draws once for all its tokens (SpanBERT)."""
+    draw_at = targets.group if rule.unit == "span" else targets.position
     kind = unit_interval(stream(draws(keys, _REPLACEMENT), draw_at))
     result = np.full(labels.size, vocabulary.mask_id, np.int32)
     kept = kind >= rule.mask_share + rule.random_share
     result[kept] = labels[kept]
     random = np.flatnonzero((kind >= rule.mask_share) & ~kept)
-    point = unit_interval(stream(draws(keys[random], _PIECE), positions[random]))
+    point = unit_interval(stream(draws(keys[random], _PIECE), targets.position[random]))
     result[random] = vocabulary.replacements[(point * vocabulary.replacements.size).astype(np.int64)]
     return result

@@ -42,11 +42,7 @@ def draws(*words: int | npt.NDArray[np.integer]) -> U64:
     state = np.zeros((), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for word in words:
-            value = (
-                np.uint64(word & _MASK)
-                if isinstance(word, int)
-                else np.asarray(word).astype(np.uint64)
-            )
+            value = np.uint64(word & _MASK) if isinstance(word, int) else np.asarray(word).astype(np.uint64)
             state = _mix((state ^ value) + _GOLDEN)
         return np.asarray(_mix(state + _GOLDEN))
 
