@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill import __version__, doctor, explain
+from bertmill import __version__, doctor, explain, submit
 from schemas.errors import BertmillError
 
 # Subcommands that are job entry files or whole programs with their own argument parser.
@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
         commands.add_parser(name, help=text, add_help=False)
     explain.add_parser(commands)
     doctor.add_parser(commands)
+    submit.add_parser(commands)
     return parser
 
 

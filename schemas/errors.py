@@ -23,3 +23,7 @@ class CorpusError(BertmillError):
 
 class CheckpointError(BertmillError):
     """A checkpoint that is incomplete, corrupt, fenced off, or does not fit the model."""
+
+
+class ClusterError(BertmillError):
+    """A Ray cluster that does not answer, refuses the token, or fails a submitted job."""
