@@ -42,18 +42,28 @@ def draws(*words: int | npt.NDArray[np.integer]) -> U64:
     state = np.zeros((), dtype=np.uint64)
     with np.errstate(over="ignore"):
         for word in words:
-            value = (
-                np.uint64(word & _MASK)
-                if isinstance(word, int)
-                else np.asarray(word).astype(np.uint64)
-            )
+            value = np.uint64(word & _MASK) if isinstance(word, int) else np.asarray(word).astype(np.uint64)
             state = _mix((state ^ value) + _GOLDEN)
         return np.asarray(_mix(state + _GOLDEN))
 
 
+def stream(keys: U64, counters: npt.NDArray[np.integer]) -> U64:
+    """64 random bits for every element of the broadcast: output number ``counter`` of SplitMix64(key).
+
+    Cheaper than `draws` for many counters under one key.
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(_mix(keys + (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN))
+
+
+def unit_interval(bits: U64) -> npt.NDArray[np.float64]:
+    """Doubles in [0, 1) from the upper 53 of 64 random bits."""
+    return (bits >> np.uint64(11)).astype(np.float64) * (1.0 / (1 << 53))
+
+
 def uniform(*words: int | npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
     """Doubles in [0, 1), with 53 random bits, for every element of the broadcast of ``words``."""
-    return (draws(*words) >> np.uint64(11)).astype(np.float64) * (1.0 / (1 << 53))
+    return unit_interval(draws(*words))
 
 
 def below(

@@ -97,7 +97,11 @@ class S3Server:
         command += [f"-{name}={port}" for name, port in self._ports.items()]
         with (self._folder / "weed.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self._folder, preexec_fn=_die_with_parent  # noqa: PLW1509
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509
             )
         self.wait_ready()
 

@@ -1,0 +1,175 @@
+"""The tokenized documents of one bucket, and the sentences that instances are made of.
+
+Token ids stay where they are from the shuffle to the rows: everything here works on offsets into
+one flat array, so that a bucket is held once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from schemas.errors import CorpusError
+from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
+from schemas.randomness import draws, key_from_text
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class BucketDocuments:
+    """Tokenized documents of one bucket, in any order: D documents, S sentences, T tokens."""
+
+    token_ids: Ids
+    """[T] pieces of all sentences, without special tokens."""
+    sentence_offsets: Offsets
+    """[S + 1] into ``token_ids``."""
+    document_offsets: Offsets
+    """[D + 1] into the sentences."""
+    languages: Sequence[str]
+    """[D] language code of each document."""
+    keys: Sequence[str]
+    """[D] document keys; a document that is sampled more than once appears once for each copy."""
+    copies: Ints
+    """[D] number of the copy, 0 for the first."""
+
+    @classmethod
+    def from_table(cls, table: pa.Table) -> "BucketDocuments":
+        """From columns key, lang, copy, token_ids (list) and sentence_lengths (list), one row a document.
+
+        Raises CorpusError when the sentence lengths of a document do not add up to its tokens.
+        """
+        ids, token_counts = _flat(table.column("token_ids"))
+        lengths, sentence_counts = _flat(table.column("sentence_lengths"))
+        sentence_offsets, document_offsets = offsets_of(lengths), offsets_of(sentence_counts)
+        if not np.array_equal(sentence_offsets[document_offsets], offsets_of(token_counts)):
+            raise CorpusError("tokenized documents: sentence lengths do not add up to the document's tokens")
+        return cls(
+            token_ids=ids.astype(np.int32, copy=False),
+            sentence_offsets=sentence_offsets,
+            document_offsets=document_offsets,
+            languages=table.column("lang").cast(pa.string()).to_pylist(),
+            keys=table.column("key").to_pylist(),
+            copies=np.asarray(table.column("copy"), dtype=np.int64),
+        )
+
+
+def _flat(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer], Ints]:
+    """A list column as flat values and the length of each list."""
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):
+        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], column.type)
+    counts = np.asarray(whole.value_lengths(), dtype=np.int64)
+    return np.asarray(whole.flatten()), counts
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """Non-empty sentences, none longer than the limit, document by document; D documents, S sentences."""
+
+    ids: Ids
+    """[T] flat pieces."""
+    offsets: Offsets
+    """[S + 1] into ``ids``."""
+    document: Ints
+    """[S] document of each sentence."""
+    first: Ints
+    """[D] first sentence of each document."""
+    stop: Ints
+    """[D] one past its last sentence; equal to ``first`` for a document without text."""
+    language: Ints
+    """[D] language as an index into ``languages``."""
+    languages: tuple[str, ...]
+    """Language codes, sorted."""
+    document_key: Keys
+    """[D] random key of the document in this pass and length."""
+    identity: Keys
+    """[D] hash of the document's key: equal for copies of the same document."""
+    cut: Ints
+    """[D] sentences that were longer than the limit and were cut into pieces."""
+    pieces: Ints
+    """[D] pieces they were cut into."""
+
+    @property
+    def row_keys(self) -> Keys:
+        """[S] random key of whatever begins at each sentence: document key and place in the document."""
+        place = np.arange(self.document.size) - self.first[self.document]
+        return draws(self.document_key[self.document], place)
+
+
+def prepare_sentences(
+    bucket: BucketDocuments, *, limit: int, piece: int, continuation: Flags, seed: int, words: tuple[int, ...]
+) -> Sentences:
+    """The bucket's sentences: empty ones left out, those over ``limit`` cut to at most ``piece`` tokens.
+
+    ``words`` (pass, length) together with the seed and the document name every draw. A cut falls
+    before a word where one begins in reach. Raises CorpusError when a copy of a document is there twice.
+    """
+    identity = np.array([key_from_text(key) for key in bucket.keys], dtype=np.uint64)
+    document_key = draws(seed, *words, identity, bucket.copies)
+    if np.unique(document_key).size != document_key.size:
+        raise CorpusError(f"bucket: the same copy of a document is there twice: {_repeated(bucket)}")
+    offsets, document, cut, pieces = _cut_sentences(bucket, limit, piece, continuation)
+    languages = tuple(sorted(set(bucket.languages)))
+    code = {name: number for number, name in enumerate(languages)}
+    documents = np.arange(len(bucket.keys))
+    return Sentences(
+        ids=bucket.token_ids,
+        offsets=offsets,
+        document=document,
+        first=np.searchsorted(document, documents, side="left"),
+        stop=np.searchsorted(document, documents, side="right"),
+        language=np.array([code[name] for name in bucket.languages], dtype=np.int64),
+        languages=languages,
+        document_key=document_key,
+        identity=identity,
+        cut=cut,
+        pieces=pieces,
+    )
+
+
+def _repeated(bucket: BucketDocuments) -> str:
+    seen: set[tuple[str, int]] = set()
+    for key, copy in zip(bucket.keys, bucket.copies.tolist(), strict=True):
+        if (key, copy) in seen:
+            return f"{key} copy {copy}"
+        seen.add((key, copy))
+    return "two keys with the same hash"
+
+
+def _cut_sentences(
+    bucket: BucketDocuments, limit: int, piece: int, continuation: Flags
+) -> tuple[Offsets, Ints, Ints, Ints]:
+    """Offsets and documents of the sentences to use; cut sentences and their pieces for each document."""
+    lengths = np.diff(bucket.sentence_offsets)
+    documents = len(bucket.keys)
+    document = np.repeat(np.arange(documents), np.diff(bucket.document_offsets))
+    long = np.flatnonzero(lengths > limit)
+    inner: list[int] = []
+    counts: list[int] = []
+    for start, stop in zip(bucket.sentence_offsets[long], bucket.sentence_offsets[long + 1], strict=True):
+        places = _cut_places(continuation[bucket.token_ids[start:stop]], piece)
+        inner.extend(int(start) + place for place in places)
+        counts.append(len(places))
+    ends = np.sort(np.concatenate([bucket.sentence_offsets[1:][lengths > 0], np.array(inner, np.int64)]))
+    offsets = np.concatenate([bucket.sentence_offsets[:1], ends])
+    document_ends = bucket.sentence_offsets[bucket.document_offsets[1:]]
+    cut = np.bincount(document[long], minlength=documents)
+    added = np.bincount(document[long], weights=np.array(counts, np.float64), minlength=documents)
+    return offsets, np.searchsorted(document_ends, ends, side="left"), cut, cut + added.astype(np.int64)
+
+
+def _cut_places(continuation: Flags, piece: int) -> list[int]:
+    """Where to cut a sentence of ``continuation.size`` tokens so that no part has more than ``piece``."""
+    size = continuation.size
+    places = []
+    start = 0
+    while size - start > piece:
+        cut = start + piece
+        while continuation[cut] and cut > start:
+            cut -= 1
+        start = cut if cut > start else start + piece
+        places.append(start)
+    return places

@@ -1,0 +1,196 @@
+"""From the tokenized documents of one bucket to its training rows: pairs or packing, masks, shuffle.
+
+A pure function: the rows depend on the documents, the settings, the seed and the pass, not on the
+order in which the documents arrived. What pairs.py and packing.py plan as stretches of tokens is
+copied, masked and laid out here, a block of rows at a time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.bucket import BucketDocuments, Ints, Sentences, prepare_sentences
+from pipeline.instance_counts import InstanceCounts, count_instances
+from pipeline.packing import plan_packed
+from pipeline.pairs import plan_pairs
+from pipeline.rows import MASKS, ORDER, RowPlan, by_language
+from schemas.errors import ConfigError
+from schemas.masking import (
+    Ids,
+    MaskedRows,
+    MaskingRule,
+    MaskingVocabulary,
+    Offsets,
+    Rows,
+    Segmenter,
+    mask_rows,
+    offsets_of,
+)
+from schemas.randomness import draws
+from schemas.shards import SHARD
+
+MIN_SEQ_LENGTH = 8
+# Rows that are copied and masked in one go.
+_BLOCK_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class InstanceSettings:
+    """How the rows of one set are made."""
+
+    vocabulary: MaskingVocabulary
+    cls_id: int
+    sep_id: int
+    unknown_id: int
+    max_seq_length: int = 128
+    """Tokens in a row, special tokens included."""
+    objective: Literal["nsp", "sop", "none"] = "nsp"
+    packing: Literal["full_sentences", "doc_sentences"] = "full_sentences"
+    """For objective none."""
+    short_seq_prob: float = 0.1
+    """Share of the rows that aim at a random shorter length."""
+    masking: MaskingRule = field(default_factory=MaskingRule)
+    segmenter: Segmenter | None = None
+    """Word boundaries for scripts without ``##``."""
+
+    def __post_init__(self) -> None:
+        if self.max_seq_length < MIN_SEQ_LENGTH:
+            raise ConfigError(f"max_seq_length: {self.max_seq_length} is less than {MIN_SEQ_LENGTH}")
+        if self.masking.max_predictions < 1:
+            raise ConfigError(f"max_predictions: {self.masking.max_predictions} is less than 1")
+
+
+@dataclass(frozen=True)
+class BucketInstances:
+    """The rows of a bucket, shuffled, with the columns of schemas.shards.SHARD, and what was counted."""
+
+    table: pa.Table
+    counts: dict[str, InstanceCounts]
+    """By language."""
+
+
+def make_instances(
+    bucket: BucketDocuments, settings: InstanceSettings, seed: int, pass_number: int
+) -> BucketInstances:
+    """All rows of the bucket. Raises CorpusError when a document is there twice or a token is lost."""
+    tokens = settings.max_seq_length - (2 if settings.objective == "none" else 3)
+    # For pairs half the length, so that a piece and its continuation fit into one row.
+    piece = tokens if settings.objective == "none" else tokens // 2
+    sentences = prepare_sentences(
+        bucket,
+        limit=tokens,
+        piece=piece,
+        continuation=settings.vocabulary.continuation,
+        seed=seed,
+        words=(pass_number, settings.max_seq_length),
+    )
+    plan = _plan(sentences, settings)
+    _drop_unpredictable(plan, sentences, settings)
+    plan.select(np.lexsort((plan.key, draws(plan.key, ORDER))))
+    batches, masks = _lay_out(plan, bucket, sentences, settings)
+    counts = count_instances(
+        bucket,
+        sentences,
+        plan,
+        masks,
+        max_seq_length=settings.max_seq_length,
+        unknown_id=settings.unknown_id,
+    )
+    for lang, account in counts.items():
+        account.check(f"instances of language {lang}")
+    return BucketInstances(pa.Table.from_batches(batches, schema=SHARD), counts)
+
+
+def _plan(sentences: Sentences, settings: InstanceSettings) -> RowPlan:
+    length, short = settings.max_seq_length, settings.short_seq_prob
+    if settings.objective == "none":
+        crossing = settings.packing == "full_sentences"
+        return plan_packed(sentences, length, short, crossing, settings.sep_id)
+    return plan_pairs(sentences, length, short, swap=settings.objective == "sop")
+
+
+def _drop_unpredictable(plan: RowPlan, sentences: Sentences, settings: InstanceSettings) -> None:
+    """Leave out rows in which nothing may be predicted (nothing but [UNK]); their tokens are left over."""
+    candidate = ~settings.vocabulary.blocked[plan.ids]
+    before = np.zeros(candidate.size + 1, np.int64)
+    np.cumsum(candidate, out=before[1:])
+    found = before[plan.a_stop] - before[plan.a_start] + before[plan.b_stop] - before[plan.b_start]
+    bad = found == 0
+    language = sentences.language[plan.document[bad]]
+    lost = by_language(language, len(sentences.languages), plan.taken[bad])
+    plan.left_over["nothing_to_predict"] = lost
+    plan.select(~bad)
+
+
+def _lay_out(
+    plan: RowPlan, bucket: BucketDocuments, sentences: Sentences, settings: InstanceSettings
+) -> tuple[list[pa.RecordBatch], list[Ints]]:
+    """The rows as Arrow batches, and for each batch the masks by language: all, by [MASK], unchanged."""
+    names = pa.array(sentences.languages, pa.string())
+    keys = pa.array(bucket.keys, pa.string())
+    padded = np.concatenate([[0], plan.ids, [0]]).astype(np.int32)
+    batches, masks = [], []
+    for start in range(0, plan.key.size, _BLOCK_ROWS):
+        rows = slice(start, start + _BLOCK_ROWS)
+        ids, offsets = _copy_rows(padded, plan, rows, settings)
+        keyed = Rows(ids, offsets, draws(plan.key[rows], MASKS))
+        masked = mask_rows(keyed, settings.masking, settings.vocabulary, settings.segmenter)
+        language = sentences.language[plan.document[rows]]
+        a_length = plan.a_stop[rows] - plan.a_start[rows] + 2
+        columns = [
+            _list_column(offsets, masked.input_ids),
+            pa.array(a_length.astype(np.int32)),
+            _list_column(masked.position_offsets, masked.positions),
+            _list_column(masked.position_offsets, masked.labels),
+            pa.array(plan.label[rows]),
+            pa.array(np.diff(offsets).astype(np.int32)),
+            pa.DictionaryArray.from_arrays(pa.array(language.astype(np.int32)), names),
+            keys.take(pa.array(plan.document[rows])),
+        ]
+        batches.append(pa.RecordBatch.from_arrays(columns, schema=SHARD))
+        masks.append(_mask_counts(masked, offsets, language, len(sentences.languages), settings))
+    return batches, masks
+
+
+def _list_column(offsets: Offsets, values: Ids) -> pa.ListArray:
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values))
+
+
+def _copy_rows(padded: Ids, plan: RowPlan, rows: slice, settings: InstanceSettings) -> tuple[Ids, Offsets]:
+    """The flat ids of some rows with their special tokens, and the row offsets.
+
+    ``padded`` is plan.ids with one more element at either end: every segment is copied together with
+    the neighbours whose places the special tokens take.
+    """
+    a_start, b_start = plan.a_start[rows], plan.b_start[rows]
+    a_size, b_size = plan.a_stop[rows] - a_start, plan.b_stop[rows] - b_start
+    two = b_size > 0
+    sizes = np.stack([a_size + 2, np.where(two, b_size + 1, 0)], axis=1)
+    lengths = sizes.sum(axis=1)
+    offsets = offsets_of(lengths)
+    part_sizes = sizes.ravel()
+    # In ``padded`` a segment's first token is at start + 1; A is copied from the element before it.
+    sources = np.stack([a_start, b_start + 1], axis=1).ravel()
+    delta = sources - offsets_of(part_sizes)[:-1]
+    index = np.repeat(delta, part_sizes)
+    index += np.arange(index.size)
+    ids = padded[index]
+    ids[offsets[:-1]] = settings.cls_id
+    ids[offsets[:-1] + a_size + 1] = settings.sep_id
+    ids[offsets[1:] - 1] = settings.sep_id
+    return ids, offsets
+
+
+def _mask_counts(
+    masked: MaskedRows, offsets: Offsets, language: Ints, languages: int, settings: InstanceSettings
+) -> Ints:
+    """[3, languages] targets; those replaced by [MASK]; those left as they are."""
+    counts = np.diff(masked.position_offsets)
+    flat = np.repeat(offsets[:-1], counts) + masked.positions
+    shown = masked.input_ids[flat]
+    of_target = np.repeat(language, counts)
+    by_mask = of_target[shown == settings.vocabulary.mask_id]
+    unchanged = of_target[shown == masked.labels]
+    return np.stack([by_language(each, languages) for each in (of_target, by_mask, unchanged)])

@@ -1,0 +1,105 @@
+"""Rows without sentence pairs: whole sentences packed up to the length (RoBERTa).
+
+``doc_sentences`` stops at the end of a document. ``full_sentences`` goes on into the next document of
+the same language in random order, with a [SEP] between the two; [SEP] counts as one token of the row
+and a row neither begins nor ends with one of its own. As with pairs, a share of the rows aims at a
+shorter length. No token is cut or left over: over-long sentences have been cut into pieces before.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeline.bucket import Ints, Sentences
+from pipeline.rows import RowPlan, targets, walk
+from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
+from schemas.shards import NO_LABEL
+
+
+@dataclass(frozen=True)
+class _Items:
+    """What is packed: sentences and, between documents, separators. I items, T tokens."""
+
+    ids: Ids
+    """[T]"""
+    offsets: Offsets
+    """[I + 1] into ``ids``."""
+    document: Ints
+    """[I]"""
+    last: Ints
+    """[I] one past the last item that may share a row with this one."""
+    key: Keys
+    """[I] random key of a row that begins here."""
+    target: Ints
+    """[I] tokens that such a row aims at."""
+    separator: Flags | None
+    """[I] true for a separator; None when there is none."""
+
+
+def plan_packed(
+    sentences: Sentences, max_seq_length: int, short_probability: float, cross_documents: bool, sep_id: int
+) -> RowPlan:
+    """Rows ``[CLS] text [SEP]`` of at most ``max_seq_length``."""
+    keys = sentences.row_keys
+    target = targets(keys, max_seq_length - 2, short_probability)
+    if not cross_documents:
+        last = sentences.stop[sentences.document]
+        items = _Items(sentences.ids, sentences.offsets, sentences.document, last, keys, target, None)
+        return _plan(items)
+    return _plan_crossing(sentences, target, keys, sep_id)
+
+
+def _plan_crossing(sentences: Sentences, target: Ints, keys: Keys, sep_id: int) -> RowPlan:
+    """Lay the documents of each language end to end, a separator after each, and pack that."""
+    filled = np.flatnonzero(sentences.stop > sentences.first)
+    order = filled[np.lexsort((sentences.document_key[filled], sentences.language[filled]))]
+    counts = (sentences.stop - sentences.first)[order]
+    # Items: the sentences of a document, then its separator.
+    item_document = np.repeat(order, counts + 1)
+    places = np.cumsum(counts + 1) - 1
+    separator = np.zeros(item_document.size, np.bool_)
+    separator[places] = True
+    sentence = np.repeat(sentences.first[order] - (places - counts), counts + 1)
+    sentence += np.arange(sentence.size)
+    sentence[separator] = 0
+    size = np.where(separator, 1, np.diff(sentences.offsets)[sentence])
+    offsets = offsets_of(size)
+    delta = np.repeat(np.where(separator, 0, sentences.offsets[sentence]) - offsets[:-1], size)
+    ids = sentences.ids[np.maximum(delta + np.arange(delta.size), 0)]
+    ids[offsets[:-1][separator]] = sep_id
+    language = sentences.language[item_document]
+    last = np.searchsorted(language, language, side="right")
+    return _plan(_Items(ids, offsets, item_document, last, keys[sentence], target[sentence], separator))
+
+
+def _plan(items: _Items) -> RowPlan:
+    """Pack greedily: as many items as fit the target of the first one, at least one, not past its last."""
+    offsets, separator = items.offsets, items.separator
+    begin = np.arange(items.document.size)
+    stop = np.searchsorted(offsets, offsets[:-1] + items.target, side="right") - 1
+    stop = np.minimum(np.maximum(stop, begin + 1), items.last)
+    if separator is not None:
+        stop = np.where(separator, begin + 1, stop)
+    reached = walk(stop)
+    end = stop[reached]
+    used = offsets[end] - offsets[reached]
+    if separator is not None:
+        end = end - separator[end - 1]
+        before = np.concatenate([[0], np.cumsum(separator)])
+        used = offsets[end] - offsets[reached] - (before[end] - before[reached])
+        kept = used > 0
+        reached, end, used = reached[kept], end[kept], used[kept]
+    nothing = offsets[end]
+    return RowPlan(
+        ids=items.ids,
+        a_start=offsets[reached],
+        a_stop=offsets[end],
+        b_start=nothing,
+        b_stop=nothing,
+        label=np.full(reached.size, NO_LABEL, np.int8),
+        document=items.document[reached],
+        key=items.key[reached],
+        taken=used,
+        used=used,
+        reused=np.zeros(reached.size, np.int64),
+    )

@@ -1,0 +1,245 @@
+"""Masked-LM targets for batches of rows: which positions are predicted and what stands in their place.
+
+The pipeline calls it once for each pass (static masks), the trainer on every epoch (dynamic masks);
+both get the rule from here, so both mean the same. Sources of the rules: google-research/bert
+create_pretraining_data (token, whole_word, 80/10/10), SpanBERT (span), ALBERT (ngram).
+
+Where this differs from them, on purpose:
+
+- a random piece is never a special token and never an [unusedN] slot; [UNK] is not a target by default;
+- a word ends at a separator, so the first piece of B never joins the last word of A;
+- every row that has a piece to predict gets a target: when no word fits the row's budget, the first
+  word in random order with at most ``max_predictions`` pieces is taken whole, failing that its first
+  ``max_predictions`` pieces;
+- a span consists of whole words and stops before the word that exceeds the budget;
+- all draws come from the row's key and the position, so a row's masks do not depend on its batch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas import mask_selection
+from schemas.errors import CorpusError
+from schemas.randomness import draws, stream, unit_interval
+from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS, UNK
+
+MaskUnit = Literal["token", "whole_word", "span", "ngram"]
+Ids = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.uint64]
+# For scripts without word spaces: from the flat ids and the row offsets, true where a piece
+# belongs to the same word as the piece before it.
+Segmenter = Callable[[Ids, Offsets], Flags]
+
+# What a draw is for: the second word of its key.
+_SELECTION, _LENGTH, _REPLACEMENT, _PIECE = 1, 2, 3, 4
+# Elements of the rectangle rows x longest row that one step holds, so that it stays in the cache.
+_BLOCK_CELLS = 1 << 17
+
+
+@dataclass(frozen=True)
+class MaskingRule:
+    """How much is masked, in which units, and what replaces it."""
+
+    unit: MaskUnit = "whole_word"
+    """token: single pieces; whole_word; span: up to 10 words, geometric; ngram: 1 to 3 words, p(n) ~ 1/n."""
+    probability: float = 0.15
+    """Share of a row's tokens, special tokens included in its length, that become targets."""
+    max_predictions: int = 20
+    """Targets of a row at most."""
+    mask_share: float = 0.8
+    """Share of the targets that [MASK] replaces."""
+    random_share: float = 0.1
+    """Share of the targets that a random piece replaces; the rest stays as it is."""
+    span_probability: float = 0.2
+    """Parameter of the geometric distribution of span lengths (SpanBERT's published command)."""
+    max_span: int = 10
+    """Words in a span at most; the geometric distribution is cut there and renormalised."""
+    max_ngram: int = 3
+    """Words in an n-gram at most."""
+
+
+@dataclass(frozen=True)
+class MaskingVocabulary:
+    """What masking must know of each of the V pieces."""
+
+    blocked: Flags
+    """[V] special tokens, which are never targets; they also end a word."""
+    continuation: Flags
+    """[V] pieces that continue a word (``##``)."""
+    replacements: Ids
+    """Pieces that a random replacement is drawn from."""
+    mask_id: int
+
+    @classmethod
+    def from_pieces(cls, pieces: Sequence[str], predict_unknown: bool = False) -> "MaskingVocabulary":
+        """From the pieces in the order of their ids.
+
+        Raises CorpusError when a special token is missing or there is nothing but special tokens.
+        """
+        missing = [token for token in SPECIAL_TOKENS if token not in pieces]
+        if missing:
+            raise CorpusError(f"vocabulary: {missing[0]} is missing")
+        special = np.array([piece in SPECIAL_TOKENS for piece in pieces])
+        unused = np.array([_is_unused(piece) for piece in pieces])
+        continuation = np.array([piece.startswith(CONTINUATION) and len(piece) > 2 for piece in pieces])
+        replacements = np.flatnonzero(~special & ~unused).astype(np.int32)
+        if replacements.size == 0:
+            raise CorpusError("vocabulary: there is no piece beside the special tokens")
+        blocked = special.copy()
+        if predict_unknown:
+            blocked[pieces.index(UNK)] = False
+        return cls(blocked, continuation, replacements, pieces.index(MASK))
+
+
+def _is_unused(piece: str) -> bool:
+    return piece.startswith("[unused") and piece.endswith("]") and piece[7:-1].isdecimal()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """n rows to mask."""
+
+    ids: Ids
+    """Flat unmasked ids, special tokens included."""
+    offsets: Offsets
+    """[n + 1] where each row begins in ``ids``."""
+    keys: Keys
+    """[n] random keys: equal rows with equal keys get equal masks."""
+
+
+@dataclass(frozen=True)
+class MaskedRows:
+    """Rows with their targets replaced; rows are flat, with offsets [n + 1]."""
+
+    input_ids: Ids
+    """Flat ids after replacement; offsets as those of the rows that came in."""
+    positions: Ids
+    """Flat target positions, counted from the start of their row, ascending in each row."""
+    position_offsets: Offsets
+    """[n + 1] where each row's targets begin in ``positions``."""
+    labels: Ids
+    """Original ids at the targets."""
+
+
+def mask_rows(
+    rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None = None
+) -> MaskedRows:
+    """Choose and replace targets in every row. A row without a piece to predict gets no target."""
+    parts = [_mask_block(block, rule, vocabulary, segmenter) for block in _blocks(rows)]
+    if not parts:
+        empty = np.zeros(0, np.int32)
+        return MaskedRows(rows.ids.copy(), empty, np.zeros(1, np.int64), empty)
+    counts = np.concatenate([np.diff(part.position_offsets) for part in parts])
+    return MaskedRows(
+        input_ids=np.concatenate([part.input_ids for part in parts]),
+        positions=np.concatenate([part.positions for part in parts]),
+        position_offsets=offsets_of(counts),
+        labels=np.concatenate([part.labels for part in parts]),
+    )
+
+
+def unmask_rows(
+    input_ids: Ids, offsets: Offsets, positions: Ids, position_offsets: Offsets, labels: Ids
+) -> Ids:
+    """The original flat ids of rows as a shard holds them: the labels written back."""
+    original = input_ids.copy()
+    starts = np.repeat(offsets[:-1], np.diff(position_offsets))
+    original[starts + positions] = labels
+    return original
+
+
+def sample_keys(seed: int, epoch: int, samples: npt.NDArray[np.integer]) -> Keys:
+    """[n] keys for dynamic masks: a sample's masks depend on nothing but seed, epoch and its number."""
+    return draws(seed, epoch, samples)
+
+
+def offsets_of(lengths: npt.NDArray[np.integer]) -> Offsets:
+    """[n + 1] offsets of things with these lengths, laid end to end."""
+    offsets = np.zeros(lengths.size + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _blocks(rows: Rows) -> Iterator[Rows]:
+    count = rows.keys.size
+    if count == 0:
+        return
+    offsets = rows.offsets
+    step = max(1, _BLOCK_CELLS // max(1, int(np.diff(offsets).max())))
+    for start in range(0, count, step):
+        stop = min(start + step, count)
+        ids = rows.ids[offsets[start] : offsets[stop]]
+        yield Rows(ids, offsets[start : stop + 1] - offsets[start], rows.keys[start:stop])
+
+
+def _mask_block(
+    rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None
+) -> MaskedRows:
+    targets = _select(rows, rule, vocabulary, segmenter)
+    flat = rows.offsets[targets.row] + targets.position
+    labels = rows.ids[flat]
+    masked = rows.ids.copy()
+    masked[flat] = _replace(labels, rows.keys[targets.row], targets, rule, vocabulary)
+    counts = np.bincount(targets.row, minlength=rows.keys.size)
+    return MaskedRows(masked, targets.position.astype(np.int32), offsets_of(counts), labels)
+
+
+def _select(
+    rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None
+) -> mask_selection.Targets:
+    candidate = ~vocabulary.blocked[rows.ids]
+    budget = _budgets(candidate, rows.offsets, rule)
+    keys = draws(rows.keys, _SELECTION)
+    if rule.unit == "token":
+        return mask_selection.pick_tokens(candidate, rows.offsets, budget, keys)
+    joins = vocabulary.continuation[rows.ids] if segmenter is None else segmenter(rows.ids, rows.offsets)
+    words = mask_selection.find_words(candidate, joins, rows.offsets)
+    lengths = None
+    if rule.unit == "span":
+        weights = (1 - rule.span_probability) ** np.arange(rule.max_span)
+        lengths = mask_selection.group_lengths(words, weights, draws(rows.keys, _LENGTH), renormalise=False)
+    elif rule.unit == "ngram":
+        weights = 1.0 / np.arange(1, rule.max_ngram + 1)
+        lengths = mask_selection.group_lengths(words, weights, draws(rows.keys, _LENGTH), renormalise=True)
+    chosen = mask_selection.pick_words(
+        words,
+        budget=budget,
+        keys=keys,
+        lengths=lengths,
+        keep_started=rule.unit == "span",
+        max_predictions=rule.max_predictions,
+    )
+    return mask_selection.expand_words(words, chosen, rule.max_predictions)
+
+
+def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArray[np.int64]:
+    """[n] targets of each row: 15 % of its length, half to even, at least 1, at most what is there."""
+    wanted = np.rint(np.diff(offsets) * rule.probability).astype(np.int64)
+    wanted = np.clip(wanted, 1, rule.max_predictions)
+    present = mask_selection.row_sums(candidate, offsets)
+    return np.minimum(wanted, present)
+
+
+def _replace(
+    labels: Ids,
+    keys: Keys,
+    targets: mask_selection.Targets,
+    rule: MaskingRule,
+    vocabulary: MaskingVocabulary,
+) -> Ids:
+    """What stands in the place of each target. A span draws once for all its tokens (SpanBERT)."""
+    draw_at = targets.group if rule.unit == "span" else targets.position
+    kind = unit_interval(stream(draws(keys, _REPLACEMENT), draw_at))
+    result = np.full(labels.size, vocabulary.mask_id, np.int32)
+    kept = kind >= rule.mask_share + rule.random_share
+    result[kept] = labels[kept]
+    random = np.flatnonzero((kind >= rule.mask_share) & ~kept)
+    point = unit_interval(stream(draws(keys[random], _PIECE), targets.position[random]))
+    result[random] = vocabulary.replacements[(point * vocabulary.replacements.size).astype(np.int64)]
+    return result

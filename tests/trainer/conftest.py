@@ -1,0 +1,27 @@
+"""Fixtures of the trainer's tests: places for runs, on a local disk and on S3."""
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder for temporary files, this test's own."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.s3)])
+def run(request: pytest.FixtureRequest, tmp_path: Path, temporary: Path) -> str:
+    """Where a run is kept: once a local folder, once a real S3."""
+    return str(request.getfixturevalue("s3_folder")) if request.param == "s3" else str(tmp_path / "run")
+
+
+@pytest.fixture
+def local_run(tmp_path: Path, temporary: Path) -> str:
+    """A local folder for a run."""
+    return str(tmp_path / "run")

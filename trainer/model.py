@@ -1,0 +1,142 @@
+"""BERT with its pretraining heads: masked tokens, and whether two segments belong together."""
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from schemas.errors import ConfigError
+from trainer.attention import Kernel, Layout, PaddedLayout, VarlenLayout, choose_kernel
+from trainer.encoder import Encoder, initialize, layer_norm
+from trainer.microbatch import MicroBatch
+from trainer.model_config import ModelConfig
+
+# The logit of the rows between the vocabulary and its padded size: e^-10000 is 0 in every type, so
+# these rows take no probability and get no gradient. Within fp16's range.
+_ABSENT = -1e4
+
+
+class PretrainingOutput(NamedTuple):
+    """What the heads say about a micro-batch."""
+
+    padded_token_logits: Tensor
+    """[M, padded vocabulary], at the masked positions only; columns beyond the vocabulary are -10000."""
+    pair_logits: Tensor | None
+    """[n, 2], or None when the model has no pair objective."""
+
+
+class TokenHead(nn.Module):
+    """Masked LM head: dense, GELU, norm, and a decoder whose weight is the word embedding table."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.embedding_size, bias=config.bias)
+        self.norm = layer_norm(config.embedding_size, config)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.approximate = "tanh" if config.activation == "gelu_tanh" else "none"
+        self.absent = config.padded_vocab_size - config.vocab_size
+
+    def transform(self, hidden: Tensor) -> Tensor:
+        """[M, hidden] -> [M, embedding], what is multiplied with the word embeddings."""
+        normed: Tensor = self.norm(F.gelu(self.dense(hidden), approximate=self.approximate))
+        return normed
+
+    def padded_bias(self) -> Tensor:
+        """[padded vocabulary]."""
+        return F.pad(self.bias, (0, self.absent), value=_ABSENT)
+
+    def forward(self, hidden: Tensor, word_weight: Tensor) -> Tensor:
+        """[M, hidden] -> logits [M, padded vocabulary]."""
+        return F.linear(self.transform(hidden), word_weight, self.padded_bias())
+
+
+class BertPretraining(nn.Module):
+    """An encoder with a masked LM head and, unless the objective is none, a pooler and a pair head.
+
+    Raises ConfigError when the config has no vocabulary size yet.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        if config.vocab_size == 0:
+            raise ConfigError("model.vocab_size: not set and not taken from a corpus manifest yet")
+        self.config = config
+        self.kernel = "padded"
+        self.encoder = Encoder(config)
+        self.token_head = TokenHead(config)
+        pairs = config.pair_objective != "none"
+        # The original's pooler and classifier have biases whatever the encoder's layers have.
+        self.pooler = nn.Linear(config.hidden_size, config.hidden_size) if pairs else None
+        self.pair_head = nn.Linear(config.hidden_size, 2) if pairs else None
+        initialize(self, config)
+
+    def use_kernel(self, device: torch.device, dtype: torch.dtype) -> Kernel:
+        """Chooses the attention kernel for computing in ``dtype`` on ``device``; see choose_kernel."""
+        choice = choose_kernel(self.config, device, dtype)
+        self.kernel = choice.name
+        return choice
+
+    def forward(self, batch: MicroBatch) -> PretrainingOutput:
+        """Logits of a packed micro-batch: tokens at its masked positions, pairs at its first tokens."""
+        hidden = self.encode(batch)
+        token_logits = self.token_head(hidden[batch.masked_index], self.word_weight)
+        return PretrainingOutput(token_logits, self.pair_logits(hidden, batch))
+
+    @property
+    def word_weight(self) -> Tensor:
+        """The word embedding table [padded vocabulary, embedding], which is the decoder's weight too."""
+        return self.encoder.embeddings.word.weight
+
+    def encode(self, batch: MicroBatch) -> Tensor:
+        """The last hidden states [T, hidden] of a packed micro-batch."""
+        layout = self.layout(batch)
+        hidden: Tensor = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, layout)
+        return hidden
+
+    def hidden_states(self, batch: MicroBatch) -> list[Tensor]:
+        """All hidden states, each [T, hidden]: of the embeddings, then of every layer."""
+        layout = self.layout(batch)
+        return list(self.encoder.states(batch.input_ids, batch.token_type_ids, batch.position_ids, layout))
+
+    def layout(self, batch: MicroBatch) -> Layout:
+        """How the kernel in use sees the packed tokens."""
+        if self.kernel == "varlen":
+            return VarlenLayout(batch.cu_seqlens, batch.max_seqlen)
+        return PaddedLayout.of_packed(batch.cu_seqlens, batch.max_seqlen, batch.tokens)
+
+    def encode_padded(self, input_ids: Tensor, token_type_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The last hidden states [rows, length, hidden] of padded rows [rows, length].
+
+        What stands at places where ``attention_mask`` is 0 is finite and means nothing.
+        """
+        rows, length = input_ids.shape
+        positions = torch.arange(length, device=input_ids.device).expand(rows, length)
+        layout = PaddedLayout.of_rows(attention_mask)
+        hidden = self.encoder(
+            input_ids.reshape(-1), token_type_ids.reshape(-1), positions.reshape(-1), layout
+        )
+        return hidden.view(rows, length, -1)  # type: ignore[no-any-return]
+
+    def pooled(self, hidden: Tensor, batch: MicroBatch) -> Tensor:
+        """Tanh of a dense layer on the first token of each sequence, [n, hidden].
+
+        Raises ConfigError when the model has no pooler.
+        """
+        if self.pooler is None:
+            raise ConfigError("model.pair_objective: none, so this model has no pooler")
+        # An empty filler at the end starts at T, one past the last token.
+        first = batch.cu_seqlens[:-1].long().clamp(max=batch.tokens - 1)
+        return torch.tanh(self.pooler(hidden[first]))
+
+    def pair_logits(self, hidden: Tensor, batch: MicroBatch) -> Tensor | None:
+        """[n, 2], class 0 for "is next" or "in order"; None without a pair objective."""
+        if self.pair_head is None:
+            return None
+        logits: Tensor = self.pair_head(self.pooled(hidden, batch))
+        return logits
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Distinct parameters, the padded rows of the vocabulary included."""
+    return sum(parameter.numel() for parameter in model.parameters())

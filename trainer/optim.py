@@ -1,0 +1,237 @@
+"""Optimizers whose steps never wait for the device: AdamW, LAMB, and Muon for the matrices.
+
+All of them take the learning rate as a tensor (set_learning_rate) and can be told by a tensor to leave
+parameters and state as they are (skip_step), so a step can be captured in a graph and a spike can be
+refused without asking the host.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, overload
+
+import torch
+from torch import Tensor, nn
+
+Kind = Literal["adamw", "lamb", "muon"]
+
+# Newton-Schulz coefficients of Jordan et al. 2024 (Muon): they blow up small singular values quickest.
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_NEWTON_SCHULZ_STEPS = 5
+_MUON_MOMENTUM = 0.95
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices with weight decay, then biases and norms without: everything of fewer than 2 dimensions.
+
+    ``parts`` is how many matrices stand one below the other in a parameter (3 in a query-key-value
+    product): LAMB and Muon treat each on its own. ``matrix`` is true for weights of linear layers.
+    """
+    embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
+    groups: dict[tuple[bool, bool, int], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        decays = parameter.ndim >= 2
+        matrix = decays and id(parameter) not in embeddings
+        parts = 3 if name.endswith("attention.qkv.weight") else 1
+        groups.setdefault((decays, matrix, parts), []).append(parameter)
+    return [
+        {
+            "params": parameters,
+            "weight_decay": weight_decay if decays else 0.0,
+            "adapt": decays,
+            "matrix": matrix,
+            "parts": parts,
+        }
+        for (decays, matrix, parts), parameters in sorted(groups.items(), reverse=True)
+    ]
+
+
+def build_optimizer(
+    model: nn.Module,
+    kind: Kind,
+    *,
+    learning_rate: float,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-6,
+    weight_decay: float = 0.01,
+) -> torch.optim.Optimizer:
+    """The optimizer of all trainable parameters of ``model``, on the device where they are.
+
+    adamw: Loshchilov & Hutter 2019, fused, with bias correction (the 2018 BERT code had none).
+    """
+    groups = parameter_groups(model, weight_decay)
+    device = groups[0]["params"][0].device
+    rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
+    if kind == "lamb":
+        return Lamb(groups, rate, betas, eps)
+    if kind == "muon":
+        return Muon(groups, rate, betas, eps)
+    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
+    """Sets the rate of every group in place, without a host synchronisation."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def skip_step(optimizer: torch.optim.Optimizer, skip: Tensor | None) -> None:
+    """Makes the following steps do nothing where ``skip`` (0-d, on the device) is not 0; None ends that.
+
+    Works for every optimizer of this module; the attribute is the one that gradient scalers use.
+    """
+    optimizer.found_inf = None if skip is None else skip.float().reshape(())  # type: ignore[attr-defined]
+
+
+class _DeviceOptimizer(torch.optim.Optimizer):
+    """Moments and step counters for the optimizers below."""
+
+    found_inf: Tensor | None = None
+
+    def __init__(
+        self, groups: list[dict[str, Any]], lr: Tensor, betas: tuple[float, float], eps: float
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps})
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One update of all parameters that have a gradient."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [parameter for parameter in group["params"] if parameter.grad is not None]
+            if parameters:
+                self._update(group, parameters)
+        return loss
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        raise NotImplementedError
+
+    def _keep(self, like: Tensor) -> Tensor:
+        """1 when this step counts, 0 when it is skipped."""
+        if self.found_inf is None:
+            return torch.ones((), device=like.device)
+        return (self.found_inf == 0).float()
+
+    def _gradients(self, parameters: list[Tensor]) -> list[Tensor]:
+        """fp32 gradients; all 0 when the step is skipped, for they may hold anything then."""
+        gradients = [parameter.grad.float() for parameter in parameters if parameter.grad is not None]
+        if self.found_inf is None:
+            return gradients
+        skipped = self.found_inf != 0
+        return [torch.where(skipped, torch.zeros_like(gradient), gradient) for gradient in gradients]
+
+    def _adam_direction(
+        self, group: dict[str, Any], parameters: list[Tensor], gradients: list[Tensor], keep: Tensor
+    ) -> list[Tensor]:
+        """Advances both moments and gives the bias-corrected m / (sqrt(v) + eps) of each parameter."""
+        for parameter in parameters:
+            if not self.state[parameter]:
+                self.state[parameter] = {
+                    "step": torch.zeros((), device=parameter.device),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        first = [self.state[parameter]["exp_avg"] for parameter in parameters]
+        second = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
+        steps = [self.state[parameter]["step"] for parameter in parameters]
+        beta1, beta2 = group["betas"]
+        torch._foreach_add_(steps, keep)
+        torch._foreach_mul_(first, 1 - (1 - beta1) * keep)
+        torch._foreach_add_(first, gradients, alpha=1 - beta1)
+        torch._foreach_mul_(second, 1 - (1 - beta2) * keep)
+        torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
+        # All parameters of a group have made the same number of steps; max(1): a first step skipped.
+        count = steps[0].clamp(min=1)
+        correction1, correction2 = 1 - beta1**count, 1 - beta2**count
+        denominator = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominator, correction2.sqrt())
+        torch._foreach_add_(denominator, group["eps"])
+        direction = list(torch._foreach_div(first, denominator))
+        torch._foreach_div_(direction, correction1)
+        return direction
+
+
+class Lamb(_DeviceOptimizer):
+    """LAMB, algorithm 2 of You et al. 2020 (Large Batch Optimization for Deep Learning).
+
+    With bias-corrected m and v: r = m / (sqrt(v) + eps); u = r + weight_decay x;
+    x <- x - lr |x| / |u| u, with the Euclidean norms of each matrix. The trust ratio |x| / |u| is 1 for
+    biases and norms and where one of the two norms is 0; it is not clipped. The three matrices of a
+    query-key-value product have a ratio each.
+    """
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        keep = self._keep(parameters[0])
+        direction = self._adam_direction(group, parameters, self._gradients(parameters), keep)
+        if group["weight_decay"]:
+            torch._foreach_add_(direction, parameters, alpha=group["weight_decay"])
+        rate = group["lr"] * keep
+        if not group["adapt"]:
+            torch._foreach_mul_(direction, rate)
+            torch._foreach_sub_(parameters, direction)
+            return
+        places = [part for parameter in parameters for part in parameter.chunk(group["parts"])]
+        updates = [part for update in direction for part in update.chunk(group["parts"])]
+        sizes = torch.stack(list(torch._foreach_norm(places)))
+        lengths = torch.stack(list(torch._foreach_norm(updates)))
+        ratio = torch.where((sizes > 0) & (lengths > 0), sizes / lengths, torch.ones_like(sizes))
+        torch._foreach_mul_(updates, list((ratio * rate).unbind()))
+        torch._foreach_sub_(places, updates)
+
+
+class Muon(_DeviceOptimizer):
+    """Muon (Jordan et al. 2024) for the matrices of linear layers, AdamW for everything else.
+
+    b <- 0.95 b + g; u = orthogonalised (g + 0.95 b), by five Newton-Schulz steps;
+    x <- (1 - lr weight_decay) x - lr 0.2 sqrt(max(rows, columns)) u, whose root mean square is about
+    that of an AdamW step (Liu et al. 2025), so that both share one learning rate.
+    """
+
+    def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
+        keep = self._keep(parameters[0])
+        gradients = self._gradients(parameters)
+        rate = group["lr"] * keep
+        torch._foreach_mul_(parameters, 1 - rate * group["weight_decay"])
+        if not group["matrix"]:
+            direction = self._adam_direction(group, parameters, gradients, keep)
+            torch._foreach_mul_(direction, rate)
+            torch._foreach_sub_(parameters, direction)
+            return
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            state = self.state[parameter]
+            if not state:
+                state["momentum"] = torch.zeros_like(parameter)
+            momentum: Tensor = state["momentum"]
+            momentum.mul_(1 - (1 - _MUON_MOMENTUM) * keep).add_(gradient)
+            ahead = gradient + _MUON_MOMENTUM * momentum
+            for place, part in zip(parameter.chunk(group["parts"]), ahead.chunk(group["parts"]), strict=True):
+                scale = 0.2 * math.sqrt(max(part.shape))
+                place.sub_(orthogonalize(part) * (rate * scale))
+
+
+def orthogonalize(matrix: Tensor) -> Tensor:
+    """About U V' of ``matrix`` = U S V': its singular values brought to between 0.7 and 1.2.
+
+    Computed in bf16 on CUDA and in the matrix's own type elsewhere; a matrix of zeros stays so.
+    """
+    a, b, c = _NEWTON_SCHULZ
+    wide = matrix.shape[0] > matrix.shape[1]
+    work = matrix.to(torch.bfloat16) if matrix.is_cuda else matrix
+    work = work.T if wide else work
+    work = work / (work.norm() + 1e-7)
+    for _ in range(_NEWTON_SCHULZ_STEPS):
+        square = work @ work.T
+        work = a * work + (b * square + c * square @ square) @ work
+    orthogonal: Tensor = work.T if wide else work
+    return orthogonal.to(matrix.dtype)
