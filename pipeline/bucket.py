@@ -17,6 +17,24 @@ from schemas.randomness import draws, key_from_text
 
 Ints = npt.NDArray[np.int64]
 
+# What tokenization hands to the shuffle, one row for each copy of a document.
+TOKENIZED = pa.schema(
+    [
+        pa.field("bucket", pa.int32(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        pa.field("lang", pa.string(), nullable=False),
+        # 0 for the first copy of a document in a pass.
+        pa.field("copy", pa.int32(), nullable=False),
+        pa.field("token_ids", pa.list_(pa.int32()), nullable=False),
+        pa.field("sentence_lengths", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+
+
+def identities(keys: Sequence[str]) -> Keys:
+    """[D] 64-bit names of documents in every draw about them."""
+    return np.array([key_from_text(key) for key in keys], dtype=np.uint64)
+
 
 @dataclass(frozen=True)
 class BucketDocuments:
@@ -37,7 +55,7 @@ class BucketDocuments:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> "BucketDocuments":
-        """From columns key, lang, copy, token_ids (list) and sentence_lengths (list), one row a document.
+        """From a table with the columns of `TOKENIZED` (``bucket`` is not looked at).
 
         Raises CorpusError when the sentence lengths of a document do not add up to its tokens.
         """
@@ -107,7 +125,7 @@ def prepare_sentences(
     ``words`` (pass, length) together with the seed and the document name every draw. A cut falls
     before a word where one begins in reach. Raises CorpusError when a copy of a document is there twice.
     """
-    identity = np.array([key_from_text(key) for key in bucket.keys], dtype=np.uint64)
+    identity = identities(bucket.keys)
     document_key = draws(seed, *words, identity, bucket.copies)
     if np.unique(document_key).size != document_key.size:
         raise CorpusError(f"bucket: the same copy of a document is there twice: {_repeated(bucket)}")

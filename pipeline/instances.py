@@ -5,13 +5,14 @@ order in which the documents arrived. What pairs.py and packing.py plan as stret
 copied, masked and laid out here, a block of rows at a time.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from pipeline.bucket import BucketDocuments, Ints, Sentences, prepare_sentences
+from pipeline.config import Instances, Objective, Packing, SequenceLength
 from pipeline.instance_counts import InstanceCounts, count_instances
 from pipeline.packing import plan_packed
 from pipeline.pairs import plan_pairs
@@ -30,6 +31,7 @@ from schemas.masking import (
 )
 from schemas.randomness import draws
 from schemas.shards import SHARD
+from schemas.vocabulary import CLS, SEP, UNK
 
 MIN_SEQ_LENGTH = 8
 # Rows that are copied and masked in one go.
@@ -46,8 +48,8 @@ class InstanceSettings:
     unknown_id: int
     max_seq_length: int = 128
     """Tokens in a row, special tokens included."""
-    objective: Literal["nsp", "sop", "none"] = "nsp"
-    packing: Literal["full_sentences", "doc_sentences"] = "full_sentences"
+    objective: Objective = "nsp"
+    packing: Packing = "full_sentences"
     """For objective none."""
     short_seq_prob: float = 0.1
     """Share of the rows that aim at a random shorter length."""
@@ -60,6 +62,30 @@ class InstanceSettings:
             raise ConfigError(f"max_seq_length: {self.max_seq_length} is less than {MIN_SEQ_LENGTH}")
         if self.masking.max_predictions < 1:
             raise ConfigError(f"max_predictions: {self.masking.max_predictions} is less than 1")
+
+    @classmethod
+    def from_config(
+        cls, config: Instances, length: SequenceLength, pieces: Sequence[str]
+    ) -> "InstanceSettings":
+        """For one of the lengths of a build. Raises CorpusError when ``pieces`` are no BERT vocabulary."""
+        masking = config.masking
+        return cls(
+            vocabulary=MaskingVocabulary.from_pieces(pieces, masking.predict_unknown),
+            cls_id=pieces.index(CLS),
+            sep_id=pieces.index(SEP),
+            unknown_id=pieces.index(UNK),
+            max_seq_length=length.max_seq_length,
+            objective=config.objective,
+            packing=config.packing,
+            short_seq_prob=config.short_seq_prob,
+            masking=MaskingRule(
+                unit=masking.unit,
+                probability=masking.probability,
+                max_predictions=length.max_predictions,
+                mask_share=masking.mask_share,
+                random_share=masking.random_share,
+            ),
+        )
 
 
 @dataclass(frozen=True)
