@@ -108,7 +108,7 @@ def find_words(candidate: Flags, joins: Flags, offsets: Ints) -> Words:
 def _runs(breaks: Flags) -> Ints:
     """[W] words left in the stretch; a stretch starts where the piece before is no candidate."""
     starts = np.flatnonzero(breaks)
-    ends = np.append(starts[1:], breaks.size)
+    ends = np.append(starts, breaks.size)[1:]
     return np.repeat(ends, ends - starts) - np.arange(breaks.size)
 
 
