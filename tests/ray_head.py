@@ -23,6 +23,7 @@ class RayHead:
     """Where the head answers, and the environment of its clients."""
 
     dashboard: str
+    gcs: str
     metrics_port: int
     environment: dict[str, str]
 
@@ -56,7 +57,7 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
     environment["RAY_ADDRESS"] = address
     try:
         _wait_ready(address, environment["RAY_AUTH_TOKEN"], process, folder / "head.log")
-        yield RayHead(address, metrics, environment)
+        yield RayHead(address, f"127.0.0.1:{gcs}", metrics, environment)
     finally:
         _end(process)
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""Checks manifests as an API server would, but strictly: an unknown key is an error."""
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+
+from tests.infra.tools import run_tool
+
+SCHEMAS = Path(__file__).parent / "schemas" / "kuberay.json.gz"
+KUBERNETES_VERSION = "1.33.0"
+
+
+@cache
+def _ray_validator(kind: str) -> Draft202012Validator:
+    data = json.loads(gzip.decompress(SCHEMAS.read_bytes()))
+    return Draft202012Validator({"$defs": data["$defs"], **data["kinds"][kind]})
+
+
+def render(overlay: Path) -> list[dict[str, Any]]:
+    """What ``kubectl apply -k`` would send. Raises ValueError with kustomize's message."""
+    done = run_tool("kubectl", "kustomize", str(overlay))
+    if done.returncode:
+        raise ValueError(done.stderr)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def faults(resource: dict[str, Any]) -> list[str]:
+    """What is wrong with ``resource``, one line for each fault, with its place."""
+    if resource.get("apiVersion") == "ray.io/v1":
+        validator = _ray_validator(resource["kind"])
+        found = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
+        return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in found]
+    return _core_faults(resource)
+
+
+def _core_faults(resource: dict[str, Any]) -> list[str]:
+    import kubernetes_validate
+
+    try:
+        kubernetes_validate.validate(resource, KUBERNETES_VERSION, strict=True)
+    except (kubernetes_validate.ValidationError, kubernetes_validate.InvalidSchemaError) as error:
+        return [str(error)]
+    return []

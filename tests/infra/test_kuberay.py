@@ -1,0 +1,201 @@
+"""Every overlay renders with the real kustomize and fits KubeRay's own CRDs; mistakes are caught."""
+
+import copy
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cluster.config_file import parse_yaml, validate
+from pipeline.config import BuildConfig
+from tests.infra.kubernetes import faults, render
+from tests.infra.tools import ROOT
+from trainer.config import TrainConfig
+
+KUBERAY = ROOT / "cluster" / "kuberay"
+OVERLAYS = sorted(path.name for path in (KUBERAY / "overlays").iterdir())
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[dict[str, Any]]]:
+    return {name: render(KUBERAY / "overlays" / name) for name in OVERLAYS}
+
+
+def _ray(resources: list[dict[str, Any]]) -> dict[str, Any]:
+    (found,) = [one for one in resources if one["apiVersion"] == "ray.io/v1"]
+    return found
+
+
+def _cluster(resources: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = _ray(resources)["spec"]
+    return spec.get("rayClusterSpec", spec)
+
+
+def _pods(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    cluster = _cluster(resources)
+    submitter = _ray(resources)["spec"].get("submitterPodTemplate")
+    groups = [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]
+    return [group["template"]["spec"] for group in groups] + ([submitter["spec"]] if submitter else [])
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_overlay_fits_the_crds(rendered: dict[str, list[dict[str, Any]]], name: str) -> None:
+    kinds = [resource["kind"] for resource in rendered[name]]
+    assert "ServiceAccount" in kinds
+    assert {resource["metadata"]["namespace"] for resource in rendered[name]} == {"bertmill"}
+    assert [fault for resource in rendered[name] for fault in faults(resource)] == []
+
+
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_pods_are_unprivileged_and_bounded(rendered: dict[str, list[dict[str, Any]]], name: str) -> None:
+    for pod in _pods(rendered[name]):
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["restartPolicy"] == "Never"
+        for container in pod["containers"]:
+            assert container["image"].startswith("registry.example.com/bertmill:")
+            assert container["securityContext"]["allowPrivilegeEscalation"] is False
+            assert {"cpu", "memory"} <= set(container["resources"]["requests"])
+            assert container["resources"]["requests"]["memory"] == container["resources"]["limits"][
+                "memory"
+            ] or (container["name"] == "ray-job-submitter")
+            names = [variable["name"] for variable in container.get("env", [])]
+            assert not [
+                variable for variable in names if variable.startswith("AWS_") or "TOKEN" in variable[-5:]
+            ]
+    cluster = _cluster(rendered[name])
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert cluster["authOptions"] == {"mode": "token"}
+    head, *workers = _pods(rendered[name])[: 1 + len(cluster["workerGroupSpecs"])]
+    assert head["automountServiceAccountToken"] is True
+    assert {worker["automountServiceAccountToken"] for worker in workers} == {False}
+    assert {pod["serviceAccountName"] for pod in [head, *workers]} == {"bertmill"}
+
+
+@pytest.mark.parametrize("name", [name for name in OVERLAYS if not name.startswith("standing")])
+def test_job_has_deadlines_retries_and_a_config_that_is_valid(
+    rendered: dict[str, list[dict[str, Any]]], name: str
+) -> None:
+    job = _ray(rendered[name])
+    spec = job["spec"]
+    assert spec["backoffLimit"] >= 5
+    assert spec["activeDeadlineSeconds"] > spec["preRunningDeadlineSeconds"] > 0
+    assert spec["shutdownAfterJobFinishes"] is True
+    (table,) = [one for one in rendered[name] if one["kind"] == "ConfigMap"]
+    volumes = {
+        volume["name"]: volume
+        for volume in spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]["volumes"]
+    }
+    assert volumes["config"]["configMap"]["name"] == table["metadata"]["name"]
+    ((file, text),) = table["data"].items()
+    assert spec["entrypoint"].endswith(f"--config /etc/bertmill/{file}")
+    kind = name.split("-", maxsplit=1)[0]
+    model = {"build": BuildConfig, "pretrain": TrainConfig}[kind]
+    config = validate(model, parse_yaml(text.encode(), file), file)
+    if isinstance(config, TrainConfig):
+        (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
+        gpus = group["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"]
+        assert config.workers.num_workers == group["maxReplicas"] * gpus
+        cpus = int(group["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+        assert config.workers.cpus_per_worker * gpus <= cpus
+
+
+def test_ray_version_is_the_pinned_one(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    pin = next(line for line in (ROOT / "pyproject.toml").read_text().splitlines() if '"ray[' in line)
+    versions = {_cluster(resources)["rayVersion"] for resources in rendered.values()}
+    assert {f"=={version}" for version in versions} == {"==" + pin.split("==")[1].strip('", ')}
+
+
+@pytest.mark.parametrize("name", ["build-spot", "pretrain-spot"])
+def test_spot_workers_but_never_the_head(rendered: dict[str, list[dict[str, Any]]], name: str) -> None:
+    head, worker, submitter = _pods(rendered[name])
+    assert worker["nodeSelector"]["bertmill/capacity"] == "spot"
+    assert "bertmill/spot" in [toleration["key"] for toleration in worker["tolerations"]]
+    assert worker["terminationGracePeriodSeconds"] >= 120
+    for pod in (head, submitter):
+        assert "bertmill/capacity" not in pod["nodeSelector"]
+        assert not pod.get("tolerations")
+
+
+MISTAKES = [
+    ("misspelt key of the job", ["spec"], "shutDownAfterJobFinishes", True, "shutDownAfterJobFinishes"),
+    ("number where text is due", ["spec", "rayClusterSpec"], "rayVersion", 2.60, "rayVersion"),
+    ("unknown authentication", ["spec", "rayClusterSpec", "authOptions"], "mode", "tokens", "mode"),
+    ("misspelt key of a pod", ["spec", "rayClusterSpec", "headGroupSpec", "template", "spec"],
+     "serviceAcountName", "x", "serviceAcountName"),
+    ("text where a number is due", ["spec", "rayClusterSpec", "workerGroupSpecs", 0],
+     "maxReplicas", "8", "maxReplicas"),
+    ("number in the start parameters", ["spec", "rayClusterSpec", "headGroupSpec", "rayStartParams"],
+     "num-cpus", 0, "num-cpus"),
+    ("misspelt security", ["spec", "rayClusterSpec", "headGroupSpec", "template", "spec", "securityContext"],
+     "runAsNonroot", True, "runAsNonroot"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "path", "key", "value", "named"), MISTAKES, ids=[m[0] for m in MISTAKES])
+def test_mistake_in_a_ray_job_is_caught(
+    rendered: dict[str, list[dict[str, Any]]], what: str, path: list[Any], key: str, value: object, named: str
+) -> None:
+    job = copy.deepcopy(_ray(rendered["pretrain-8gpu"]))
+    place: Any = job
+    for step in path:
+        place = place[step]
+    place[key] = value
+    found = faults(job)
+    assert len(found) == 1, what
+    assert named in found[0]
+
+
+def test_missing_required_field_is_caught(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    cluster = copy.deepcopy(_ray(rendered["standing-small"]))
+    del cluster["spec"]["workerGroupSpecs"][0]["maxReplicas"]
+    assert "'maxReplicas' is a required property" in faults(cluster)[0]
+
+
+def test_mistake_in_a_core_resource_is_caught() -> None:
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "x"}}
+    assert faults(account) == []
+    assert faults({**account, "automountServiceAccountTokens": False})
+    assert faults({**account, "automountServiceAccountToken": "no"})
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("../../base/build", "../../base/bild", "bild"),
+        (
+            "path: /spec/rayClusterSpec/workerGroupSpecs/0/replicas",
+            "path: /spec/rayClusterSpec/workers/0",
+            "workers",
+        ),
+        ("configMapGenerator", "configMapGenerators", "configMapGenerators"),
+    ],
+)
+def test_mistake_in_an_overlay_is_caught(tmp_path: Path, old: str, new: str, message: str) -> None:
+    shutil.copytree(KUBERAY, tmp_path / "kuberay")
+    overlay = tmp_path / "kuberay/overlays/build-large"
+    file = overlay / "kustomization.yaml"
+    text = file.read_text()
+    assert old in text
+    render(overlay)
+    file.write_text(text.replace(old, new))
+    with pytest.raises(ValueError, match=message):
+        render(overlay)
+
+
+def test_pods_find_their_spill_and_config_folders(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    for resources in rendered.values():
+        for pod in _pods(resources):
+            mounted = {mount["name"] for box in pod["containers"] for mount in box.get("volumeMounts", [])}
+            assert mounted == {volume["name"] for volume in pod.get("volumes", [])}
+        cluster = _cluster(resources)
+        for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+            (box,) = group["template"]["spec"]["containers"]
+            spill = group["rayStartParams"]["object-spilling-directory"]
+            assert spill in [mount["mountPath"] for mount in box["volumeMounts"]]
+
+
+def test_manifests_are_plain_yaml() -> None:
+    for path in KUBERAY.rglob("*.yaml"):
+        assert list(yaml.safe_load_all(path.read_text())), path
