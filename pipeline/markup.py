@@ -1,0 +1,208 @@
+"""The tokens of wikitext: one regular expression, and what each token means.
+
+A page is split once by `token_pattern`; every distinct token is classified once (`kind_of`) and remembered.
+Sources: mediawiki.org Help:Formatting, Help:Links, Help:Tables, Markup spec; Sanitizer's list of HTML tags;
+the tags of the extensions that Wikimedia's wikis run.
+"""
+
+import html
+import re
+from functools import lru_cache
+from html.entities import html5
+
+# Marks within the text that a page is rendered to; they leave it again when paragraphs are finished.
+HOLE = "\x01"  # a template of unknown text was here
+GAP = "\x02"  # something without text was here
+HEADING = "\x03"  # first in a line: a heading
+ITEM = "\x04"  # first in a line: a list item
+ITALIC = "\x05"
+BOLD = "\x06"
+TERM = "\x07"  # first in a line: an item of a definition list
+INDENT = "\x08"  # first in a line: an indented line
+SOFT = "\x0b"  # a line feed within a paragraph
+MARKS = (HOLE, GAP, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT)
+
+# Kinds of tokens. Those below LINE have no structure and become TEXTS[token].
+NOTHING, LITERAL = 0, 1
+LINE = 2  # a line feed that ends a paragraph: blank line, list item, heading, rule
+CELL = 3  # a line that starts with '|': the next argument of a template, or a table's line
+HEADER_CELL = 4
+TABLE_OPEN, TABLE_CLOSE = 5, 6
+LINK_OPEN, BRACKET_CLOSE, URL_OPEN, BARE_URL = 7, 8, 9, 10
+TEMPLATE_OPEN, PARAMETER_OPEN, BRACE_CLOSE = 11, 12, 13
+RAW_OPEN = 14  # a tag whose content is no wikitext
+REFERENCE_OPEN = 15
+HIDDEN_OPEN = 16  # a tag whose content is not shown
+POEM_OPEN = 17
+TAG_CLOSE = 18
+COMMENT_OPEN, COMMENT_CLOSE = 19, 20
+VARIANT_OPEN, VARIANT_CLOSE = 21, 22
+SILENT = 23  # shows nothing, but may leave a doubled space
+
+_TAG = (
+    r"<(?:!--"
+    # A '>' inside a quoted attribute does not end the tag ...
+    r"""|/?[A-Za-z](?:[^<>"'=]++|=[ \t]*+"[^"<\n]*+"|=[ \t]*+'[^'<\n]*+'|["'=])*+>"""
+    # ... unless its quotation mark is never closed.
+    r"|/?[A-Za-z][^<>]*+>)"
+)
+_ALTERNATIVES = (
+    r"\n[ \t\n]*+(?:[:;*\#]*+[ \t]*+\{\||[*\#:;]++[ \t]*+|={1,6}+|\|\}++|\|[-+]?+|!|-{4,}+)?+",
+    r"\[\[\[*+",
+    r"\[(?:(?:[A-Za-z]{3,9}:)?//|mailto:)[^\s\]<>\"\[{}]++",
+    r"\]\]*+",
+    r"\{\{\{(?!\{)",
+    r"\{\{",
+    r"\}\}\}*+",
+    r"''++",
+    _TAG,
+    r"-->",
+    r"&(?:[A-Za-z][A-Za-z0-9]*+|\#[0-9]++|\#[xX][0-9A-Fa-f]++);",
+    r"__[^\W\d]\w{1,60}?__",
+    r"://[^\s<>\[\]{}|\"']*+",
+)
+_VARIANT_ALTERNATIVES = (r"-\{(?!\{)", r"\}-")
+
+# Elements whose content is not wikitext (tags of extensions).
+RAW_TAGS = frozenset(
+    "nowiki pre math chem ce score timeline gallery hiero syntaxhighlight source templatedata graph mapframe "
+    "maplink inputbox imagemap categorytree charinsert indicator dynamicpagelist rss quiz templatestyles "
+    "references easytimeline phonos".split()
+)
+_HIDDEN_TAGS = frozenset(["table", "rt", "rp", "rtc", "includeonly", "script", "style"])
+_BLOCK_TAGS = frozenset(
+    "br p div blockquote center li dd dt ul ol dl h1 h2 h3 h4 h5 h6 hr tr td th caption thead tbody tfoot poem "
+    "table references gallery article aside figure figcaption main header footer nav pre".split()
+)
+_INLINE_TAGS = frozenset(
+    "a abbr b bdi bdo big cite code data del dfn em font i ins kbd link mark meta noinclude onlyinclude q ruby rb rbc "
+    "s samp section small span strike strong sub sup time tt u var wbr col colgroup img ref languages translate tvar "
+    "everyone nobr acronym label nomobile noexport onlymobile langconvert".split()
+)
+_KNOWN_TAGS = RAW_TAGS | _HIDDEN_TAGS | _BLOCK_TAGS | _INLINE_TAGS
+_TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)")
+_SWITCHES = frozenset(
+    "notoc forcetoc toc noeditsection nogallery notitleconvert notc nocontentconvert nocc index noindex "
+    "staticredirect newsectionlink nonewsectionlink hiddencat expectunusedcategory expectunusedtemplate disambig "
+    "start end noglobal expected_unconnected_page archivedtalk notalk".split()
+)
+
+TEXTS: dict[str, str] = {}
+"""What a token of kind NOTHING, LITERAL, LINE or TAG_CLOSE becomes."""
+TAG_NAMES: dict[str, str] = {}
+"""Element name of every tag that has been seen, opening and closing ones."""
+KINDS: dict[str, int] = {}
+"""Kinds of the tokens that have been seen."""
+_MAX_REMEMBERED = 50_000
+
+
+@lru_cache(maxsize=2)
+def token_pattern(variants: bool) -> re.Pattern[str]:
+    """The markup tokens as one alternation with one group; ``variants`` adds ``-{`` and ``}-``."""
+    # Every alternative starts with a literal character, which lets the engine skip over plain text.
+    alternatives = "|".join(_ALTERNATIVES + (_VARIANT_ALTERNATIVES if variants else ()))
+    return re.compile(f"({alternatives})")
+
+
+def kind_of(token: str) -> int:
+    """The kind of ``token``; its text goes to `TEXTS`, a tag's name to `TAG_NAMES`."""
+    kind = KINDS.get(token)
+    if kind is None:
+        kind, TEXTS[token] = _classify(token)
+        KINDS[token] = kind
+    return kind
+
+
+def kinds_of(tokens: list[str]) -> list[int]:
+    """The kinds of a page's tokens. What is remembered of earlier pages may be given up before, not within."""
+    if len(KINDS) > _MAX_REMEMBERED:
+        for memory in (KINDS, TEXTS, TAG_NAMES):
+            memory.clear()
+    kinds = list(map(KINDS.get, tokens))
+    if None in kinds:
+        return [kind_of(token) for token in tokens]
+    return kinds  # type: ignore[return-value]
+
+
+def _classify(token: str) -> tuple[int, str]:
+    first = token[0]
+    if first == "\n":
+        return _classify_line(token)
+    if first == "<":
+        return (COMMENT_OPEN, "") if token == "<!--" else _classify_tag(token)
+    if first == "&":
+        return LITERAL, decode_entity(token)
+    if first == "'":
+        return LITERAL, _quote_marks(len(token))
+    if first == "_":
+        return (NOTHING, "") if _is_switch(token[2:-2]) else (LITERAL, token)
+    if first == "[":
+        return (LINK_OPEN, "") if token[1] == "[" else (URL_OPEN, "")
+    if first == "-":
+        return (COMMENT_CLOSE, token) if token == "-->" else (VARIANT_OPEN, "")
+    if first == "{":
+        return (PARAMETER_OPEN, "") if token == "{{{" else (TEMPLATE_OPEN, "")
+    if first == "}":
+        return (VARIANT_CLOSE, "") if token == "}-" else (BRACE_CLOSE, "")
+    return (BRACKET_CLOSE, "") if first == "]" else (BARE_URL, "")
+
+
+def _classify_line(token: str) -> tuple[int, str]:
+    marker = token.lstrip(" \t\n")
+    if not marker:
+        # A line that starts with a space is a line of its own (preformatted).
+        return (LITERAL, SOFT) if token == "\n" else (LINE, "\n")
+    if marker.endswith("{|"):
+        return TABLE_OPEN, "\n"
+    if marker[0] == "|":
+        return (TABLE_CLOSE, "\n") if marker[1:2] == "}" else (CELL, "\n")
+    if marker[0] == "!":
+        return HEADER_CELL, "\n!"
+    if marker[0] == "=":
+        return LINE, "\n" + HEADING + marker
+    if marker[0] == "-":
+        return LINE, "\n"
+    if ";" in marker:
+        return LINE, "\n" + TERM
+    return LINE, "\n" + (ITEM if "*" in marker or "#" in marker else INDENT)
+
+
+def _classify_tag(token: str) -> tuple[int, str]:
+    found = _TAG_NAME.match(token)
+    name = found.group(1).lower() if found else ""
+    if name not in _KNOWN_TAGS:
+        return LITERAL, token
+    TAG_NAMES[token] = name
+    text = "\n" if name in _BLOCK_TAGS else ""
+    if token[1] == "/":
+        return TAG_CLOSE, text
+    if name == "br" or token[:-1].rstrip().endswith("/"):
+        return (SILENT, "") if name in ("ref", "references") or name in RAW_TAGS else (NOTHING, text)
+    if name == "ref":
+        return REFERENCE_OPEN, ""
+    if name in RAW_TAGS:
+        return RAW_OPEN, ""
+    if name in _HIDDEN_TAGS or ("display" in token and "display:none" in token.replace(" ", "").lower()):
+        return HIDDEN_OPEN, text
+    return (POEM_OPEN if name == "poem" else NOTHING), text
+
+
+def _quote_marks(count: int) -> str:
+    """Apostrophes as bold and italic marks: what exceeds five, and the fourth, are shown (MediaWiki's rule)."""
+    if count == 2:
+        return ITALIC
+    shown = "'" if count == 4 else "'" * max(0, count - 5)
+    return shown + (BOLD if count < 5 else BOLD + ITALIC)
+
+
+def _is_switch(word: str) -> bool:
+    """Behaviour switches are written in capitals, in whatever language; Python's __init__ is not."""
+    return word == word.upper() or word.lower() in _SWITCHES
+
+
+def decode_entity(entity: str) -> str:
+    """The character that ``&name;`` or ``&#number;`` stands for; what names none stays as it is."""
+    text = html.unescape(entity) if entity[1] == "#" else html5.get(entity[1:], entity)
+    if text in "\n\r\t\xa0":
+        return " "
+    return "" if text in MARKS else text

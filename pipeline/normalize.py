@@ -1,0 +1,75 @@
+"""Cleaning of Unicode text: NFC, single spaces, and none of the characters that a reader cannot see.
+
+Kept is what belongs to the spelling: joiners beside letters of a script that joins, variation selectors,
+vowel signs, emoji sequences. Sources of the rules: UAX #15 (NFC), UAX #9 (direction marks), UAX #31
+section 2.3 (where joiners matter), UAX #14 (U+200B as a word space).
+"""
+
+import re
+import unicodedata
+
+from pipeline.languages import ZERO_WIDTH_SPACED_LANGUAGES
+
+# Everything worth a second look, in one class, so that clean text costs one scan. White space of any
+# kind is left to str.split.
+_SUSPECT = re.compile(
+    "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufdd0-\ufdef\ufeff\ufff0-\uffff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_INVISIBLE = re.compile(
+    "(\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f)"  # a flag of a region: kept
+    "|\x1b\\[[0-9;]*[A-Za-z]"  # a terminal colour code, as pasted output has it
+    "|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "\ufdd0-\ufdef\ufeff\ufff0-\uffff\ud800-\udfff\U000e0000-\U000e007f]+"
+)
+# Scripts that write words without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Tai Le, New Tai Lue, Tai Tham.
+_UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\uaa60-\uaadf"
+_WORD_SPACE = re.compile(f"(?<=[{_UNSPACED}])\u200b+(?=[{_UNSPACED}])")
+# Scripts in which a joiner changes the shape of letters: Arabic, Syriac, N'Ko, Mandaic, the Indic
+# scripts, Tibetan, Myanmar, Khmer, Mongolian, Balinese and their neighbours.
+_ARABIC = "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdcf\ufdf0-\ufdff\ufe70-\ufefc"
+_JOINING = (
+    f"{_ARABIC}\u0700-\u074f\u0780-\u089f\u0900-\u0dff\u0f00-\u109f\u1780-\u180d\u180f-\u18af\u1a20-\u1aaf"
+    "\u1b00-\u1c4f\ua800-\ua82f\ua840-\uaadf\uabc0-\uabff\U00010a00-\U00011fff"
+)
+_PICTURE = "\ufe0f\u2190-\u2bff\U0001f000-\U0001faff"
+_JOINERS = re.compile(
+    f"(?<=[{_PICTURE}])(\u200d)(?=[{_PICTURE}])"  # an emoji sequence
+    f"|(?<=[{_JOINING}])(\u200c)\u200c*(?=[{_JOINING}])"  # within a word: one is enough
+    f"|(?<=[{_ARABIC}])\u200c+"  # at the end of an Arabic word: no effect
+    f"|(?<=[{_JOINING}])([\u200c\u200d]+)"
+    f"|([\u200d]+)(?=[{_ARABIC}])"  # shows the final form of a letter
+    "|[\u200c\u200d]+"
+)
+_SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
+
+
+def normalize_text(text: str, lang: str) -> str:
+    """``text`` in NFC, one space for every run of white space, without invisible characters.
+
+    ``lang`` is the code of the language: where words are parted by U+200B, it becomes a space instead of
+    disappearing. Letters, marks and digits stay as they are (in NFC); cleaning twice changes nothing.
+    """
+    if _SUSPECT.search(text):
+        text = _without_invisible(text, lang)
+    if not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
+    return " ".join(text.split())
+
+
+def _without_invisible(text: str, lang: str) -> str:
+    text = _SURROGATE_PAIR.sub(_join_pair, text)
+    if "\u200b" in text:
+        if lang in ZERO_WIDTH_SPACED_LANGUAGES:
+            text = text.replace("\u200b", " ")
+        else:
+            text = _WORD_SPACE.sub(" ", text)
+    text = _INVISIBLE.sub(r"\1", text)
+    if "\u200c" in text or "\u200d" in text:
+        text = _JOINERS.sub(r"\1\2\3\4", text)
+    return text
+
+
+def _join_pair(match: re.Match[str]) -> str:
+    pair = match.group()
+    return chr(0x10000 + ((ord(pair[0]) - 0xD800) << 10) + ord(pair[1]) - 0xDC00)

@@ -1,0 +1,204 @@
+"""From rendered text with marks (`pipeline.markup`) to paragraphs: quotes, holes, empty brackets, spaces."""
+
+import re
+from dataclasses import dataclass, field
+
+from pipeline.languages import UNSPACED_LANGUAGES
+from pipeline.markup import BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, ITEM, SOFT, TERM
+from pipeline.sentences import split_sentences
+
+
+@dataclass
+class CleanText:
+    """The text of a page and what had to be left out of it."""
+
+    paragraphs: list[str] = field(default_factory=list)
+    """In order; headings and list items are paragraphs of their own."""
+    dropped_sentences: int = 0
+    """Sentences left out because a template without known text stood in them."""
+
+
+_OPEN, _CLOSE = r"(\[（［【〔", r")\]）］】〕"
+# A bracket without brackets in it that has lost something.
+_BRACKET = re.compile(f"([{_OPEN}])([^{_OPEN}{_CLOSE}]*[{HOLE}{GAP}][^{_OPEN}{_CLOSE}]*)([{_CLOSE}])")
+_BRACKET_PART = re.compile(r"\s*([,;，；、،؛/|=•·])\s*")
+_LABEL_END = re.compile(r"[:：=]\s*$")
+_EMPTY_QUOTES = re.compile(f'(["“„«「『‘‹])\\s*[{HOLE}{GAP}][{HOLE}{GAP}\\s]*(["”“»」』’›])')
+_DOUBLED_MARK = re.compile(f"([,;:，、،؛])\\s*[{HOLE}{GAP}]+\\s*(?=[,;.，、。،؛)）])")
+_HOLE = re.compile(f"[\\s{GAP}]*{HOLE}[\\s{GAP}{HOLE}]*")
+_GAP_BEFORE_MARK = re.compile(f"\\s*{GAP}[\\s{GAP}]*(?=[,.;:!?)\\]}}%،؛؟。，、：；！？）」』”»]|$)")
+_GAP_AFTER_OPENING = re.compile(f"(?<=[(\\[（「『“„«])\\s*{GAP}[\\s{GAP}]*")
+_GAP = re.compile(f"(\\s*){GAP}([\\s{GAP}]*)")
+_SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
+# What stands right before a template that shows a value, not a footnote.
+_VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'‘=<>≈~≤≥±+×-–—−/$€£¥₽₹:№#@°%")
+_EMPTY_BRACKET = re.compile(r"(?<=\s)[(（]\s*[)）]\s?")
+_TERM_PARTS = re.compile(r"\s+:\s+")
+_MAX_BRACKET = 240
+_LINE_MARKS = frozenset([HEADING, ITEM, INDENT, TERM])
+
+
+def finish(text: str, lang: str, headings: bool, lists: bool, drop_holed: bool) -> CleanText:
+    """Paragraphs of rendered ``text``; ``headings`` and ``lists`` say whether these are kept."""
+    clean = CleanText()
+    for line in text.split("\n"):
+        if not line:
+            continue
+        first = line[0]
+        if first in _LINE_MARKS:
+            # What such a line says ends with it; the next line is a paragraph again.
+            line, _, rest = line[1:].partition(SOFT)
+            for part in _marked_line(first, line, headings, lists):
+                _finish_line(part, lang, drop_holed, True, clean)
+            line = rest
+        if line:
+            _finish_line(line, lang, drop_holed, False, clean)
+    return clean
+
+
+def _marked_line(mark: str, line: str, headings: bool, lists: bool) -> list[str]:
+    if mark == HEADING:
+        return [_heading(line, headings)]
+    if mark == INDENT:
+        return [line]
+    if not lists:
+        return []
+    return _TERM_PARTS.split(line, maxsplit=1) if mark == TERM else [line]
+
+
+def _heading(line: str, kept: bool) -> str:
+    body = line.strip(f" \t{GAP}{HOLE}")
+    title = body.strip("=")
+    if not body.endswith("=") or not title.strip():
+        # Not a heading after all: a paragraph that begins with '='.
+        return body if title.strip() else ""
+    return title if kept else ""
+
+
+def _finish_line(line: str, lang: str, drop_holed: bool, in_list: bool, clean: CleanText) -> None:
+    if BOLD in line:
+        line = _resolve_bold(line)
+    if ITALIC in line:
+        line = line.replace(ITALIC, "")
+    if HOLE in line or GAP in line:
+        line = _mend(line, lang, in_list)
+        if HOLE in line:
+            line = _without_holes(line, lang, drop_holed, clean)
+    text = " ".join(line.split())
+    if "(" in text or "（" in text:
+        text = _EMPTY_BRACKET.sub("", text)
+    if text and (len(text) > 3 or any(map(str.isalnum, text))):
+        clean.paragraphs.append(text)
+
+
+# --- bold and italic ------------------------------------------------------------------------------------
+
+
+def _resolve_bold(line: str) -> str:
+    """Removes bold marks; where bold and italic are both unbalanced, one ``'''`` was ``'`` and ``''``.
+
+    MediaWiki's rule (Parser::doQuotes), by line: the first one after a word of one letter ("l'''amour''"),
+    else the first after a longer word, else the first after a space.
+    """
+    if line.count(BOLD) % 2 and line.count(ITALIC) % 2:
+        parts = line.split(SOFT)
+        line = SOFT.join(
+            _turn_one_bold(part) if part.count(BOLD) % 2 and part.count(ITALIC) % 2 else part
+            for part in parts
+        )
+    return line.replace(BOLD, "")
+
+
+def _turn_one_bold(line: str) -> str:
+    places = [at for at, char in enumerate(line) if char == BOLD]
+    after_letter = [at for at in places if at and not line[at - 1].isspace()]
+    after_single = [at for at in after_letter if at < 2 or line[at - 2].isspace()]
+    at = (after_single or after_letter or places)[0]
+    return line[:at] + "'" + line[at + 1 :]
+
+
+# --- what a dropped template leaves ---------------------------------------------------------------------
+
+
+def _mend(line: str, lang: str, in_list: bool) -> str:
+    """``line`` without empty brackets, quotation marks and doubled marks; holes that are real stay marked."""
+    for _ in range(4):
+        mended = _BRACKET.sub(_mend_bracket, line)
+        if mended == line:
+            break
+        line = mended
+    line = _EMPTY_QUOTES.sub(GAP, line)
+    line = _DOUBLED_MARK.sub(r"\1", line)
+    if HOLE in line:
+        line = _HOLE.sub(lambda match: _judge(match, lang, in_list), line)
+    return _close_gaps(line)
+
+
+def _close_gaps(line: str) -> str:
+    if GAP not in line:
+        return line
+    line = _GAP_BEFORE_MARK.sub("", line)
+    line = _GAP_AFTER_OPENING.sub("", line)
+    return _GAP.sub(lambda match: " " if match.group(1) or match.group(2).strip(GAP) else "", line)
+
+
+def _mend_bracket(match: re.Match[str]) -> str:
+    opening, inner, closing = match.groups()
+    if len(inner) > _MAX_BRACKET and HOLE in inner:
+        return match.group()
+    pieces = _BRACKET_PART.split(inner)
+    kept: list[str] = []
+    for number in range(0, len(pieces), 2):
+        part = pieces[number]
+        bare = part.replace(HOLE, "").replace(GAP, "").strip()
+        lost = len(bare) < len(part.strip())
+        if lost and (not any(map(str.isalnum, bare)) or _LABEL_END.search(bare)):
+            continue
+        if HOLE in part:
+            return GAP
+        if kept:
+            mark = pieces[number - 1]
+            kept.append(mark if mark in "，；、" else f"{mark} " if mark in ",;،؛" else f" {mark} ")
+        kept.append(part.strip())
+    text = "".join(kept)
+    return f"{opening}{text}{closing}" if any(map(str.isalnum, text.replace(GAP, ""))) else GAP
+
+
+def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
+    """HOLE where the text around needs what is missing, GAP where it reads well without."""
+    line, start, end = match.string, match.start(), match.end()
+    if start == 0 or end == len(line):
+        if start == 0 and end < len(line) and line[end].islower():
+            return f"{HOLE} "
+        if start and not in_list and line[start - 1] in ":=":
+            return f" {HOLE}"
+        if start and not in_list and match.group()[0].isspace() and line[start - 1] not in _SENTENCE_END:
+            return f" {HOLE}"
+        return GAP
+    before, after = line[start - 1], line[end]
+    gap = match.group()
+    spaced_before, spaced_after = gap[0].isspace(), gap[-1].isspace()
+    if before in _SENTENCE_END and before not in ',:;)"]':
+        goes_on = after.islower() or (not spaced_before and not spaced_after and after.isdigit())
+    elif before in _VALUE_FOLLOWS:
+        goes_on = True
+    elif spaced_before:
+        # Glued to the next word: an icon or an anchor.
+        goes_on = spaced_after or not after.isalnum()
+    elif lang in UNSPACED_LANGUAGES:
+        goes_on = after.isalnum() and before.isalnum()
+    else:
+        # Glued to a word and followed by a space or a mark: a footnote.
+        goes_on = after.isalnum() and not spaced_after
+    if not goes_on:
+        return GAP + (" " if spaced_before or spaced_after else "")
+    return f"{' ' if spaced_before else ''}{HOLE}{' ' if spaced_after else ''}"
+
+
+def _without_holes(line: str, lang: str, drop: bool, clean: CleanText) -> str:
+    if not drop:
+        return _close_gaps(line.replace(HOLE, GAP))
+    sentences = split_sentences(" ".join(line.split()), lang)
+    kept = [sentence for sentence in sentences if HOLE not in sentence]
+    clean.dropped_sentences += len(sentences) - len(kept)
+    return ("" if lang in UNSPACED_LANGUAGES else " ").join(kept)

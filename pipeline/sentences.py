@@ -1,0 +1,252 @@
+"""Sentence splitting: sentencex finds candidates, then rules of this module mend what it gets wrong.
+
+Mended are: abbreviations, ordinals and decimals that it splits at, quotations that go on with a verb of
+saying (Japanese, Chinese, Korean), scripts whose marks it does not know (Khmer, Tibetan) or that have none
+(Thai, Lao), runs without any mark, and its quadratic time on many opening quotation marks. Nothing but white
+space is lost; time and memory grow linearly.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from functools import lru_cache
+
+import sentencex
+
+from pipeline.languages import (
+    UNMARKED_LANGUAGES,
+    UNSEEN_SENTENCE_MARKS,
+    abbreviations,
+    ordinal_nouns,
+    speech_goes_on,
+)
+
+MAX_SENTENCE_CHARS = 2000
+"""A longer run is cut at a clause mark, at a space, or (without either) between two letters."""
+
+# Blank lines and the Unicode paragraph separators part paragraphs; a single line feed does not.
+_PARAGRAPH = re.compile("(?:\\s*[\u2028\u2029]|[^\\S\n]*\n[^\\S\n]*\n)\\s*")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_QUOTES = re.compile("[\"'‘’“”„«»‹›「」『』《》〈〉()\\[\\]（）]")
+# sentencex looks from every opening mark to the end of its text, so it gets no more than a window at a
+# time, and a small one where such marks are many.
+_WINDOW = 4096
+_SMALL_WINDOW = 512
+_CHARS_PER_QUOTE = 20
+
+_UNSEEN_END = re.compile(f"[{UNSEEN_SENTENCE_MARKS}](?:\\s*[{UNSEEN_SENTENCE_MARKS}])*[\"'”’»)\\]]*\\s*")
+_CLOSING = "\"'’”»›)]）］」』》〉】"
+_OPENING = "\"'‘“„«‹([{（［「『《〈【-–—/"
+_STOPS_AND_CLOSING = ".!?。！？．｡…" + _CLOSING
+_LONGEST_ABBREVIATION = 12
+_NUMBER = re.compile("[0-9٠-٩۰-۹०-९０-９]+|[IVXLC]+|[A-Z][a-z]?")
+_VOWELS = frozenset("aeiouyаеёиоуыэюяіїєўαεηιουωæøœıəœ")
+_WORD = re.compile("\\w+")
+_SPACES = re.compile("\\s+")
+_CLAUSE_END = re.compile("[;；；、،؛,，:：]\\s*|\\s+[-–—]\\s+")
+
+
+def split_sentences(text: str, lang: str) -> list[str]:
+    """The sentences of ``text`` (one paragraph or several), stripped, none empty.
+
+    ``lang`` is a wiki or ISO 639 code; an unknown one is treated like English. A lone surrogate, which has
+    no UTF-8 form, is taken as a letter.
+    """
+    sentences: list[str] = []
+    if "\n" in text or "\u2028" in text or "\u2029" in text:
+        for paragraph in _PARAGRAPH.split(text):
+            _split_paragraph(paragraph, lang, sentences)
+    else:
+        _split_paragraph(text, lang, sentences)
+    return sentences
+
+
+def _split_paragraph(paragraph: str, lang: str, sentences: list[str]) -> None:
+    pieces = _mended(paragraph, lang)
+    if lang in UNMARKED_LANGUAGES:
+        pieces = [part for piece in pieces for part in _cut_at_spaces(piece)]
+    if any(mark in paragraph for mark in UNSEEN_SENTENCE_MARKS):
+        pieces = [part for piece in pieces for part in _cut_at_unseen_marks(piece)]
+    if len(paragraph) > MAX_SENTENCE_CHARS:
+        pieces = [part for piece in pieces for part in _cut_long(piece)]
+    sentences.extend(filter(None, map(str.strip, pieces)))
+
+
+# --- candidates ----------------------------------------------------------------------------------------
+
+
+def _candidates(paragraph: str, lang: str) -> list[str]:
+    """Pieces that join to ``paragraph``, as sentencex cuts it."""
+    try:
+        if len(paragraph) <= _SMALL_WINDOW:
+            return sentencex.segment(lang, paragraph)  # type: ignore[no-any-return]
+        return _candidates_of_windows(paragraph, lang)
+    except UnicodeEncodeError:
+        pieces, start = [], 0
+        for piece in _candidates(_SURROGATE.sub("\ufffd", paragraph), lang):
+            pieces.append(paragraph[start : start + len(piece)])
+            start += len(piece)
+        return pieces
+
+
+def _candidates_of_windows(paragraph: str, lang: str) -> list[str]:
+    window = _WINDOW
+    if len(_QUOTES.findall(paragraph)) * _CHARS_PER_QUOTE > len(paragraph):
+        window = _SMALL_WINDOW
+    pieces: list[str] = []
+    rest = ""
+    for start in range(0, len(paragraph), window):
+        pieces += sentencex.segment(lang, rest + paragraph[start : start + window])
+        # What the window cuts off is looked at again with the next one, unless it grows too long.
+        rest = pieces.pop() if len(pieces[-1]) <= MAX_SENTENCE_CHARS else ""
+    return [*pieces, rest] if rest else pieces
+
+
+# --- mending -------------------------------------------------------------------------------------------
+
+
+def _mended(paragraph: str, lang: str) -> list[str]:
+    """The candidates, joined where one is no sentence of its own."""
+    candidates = _candidates(paragraph, lang)
+    if len(candidates) < 2:
+        return candidates
+    goes_on = _rules(lang).goes_on
+    sentences: list[str] = []
+    run = [candidates[0]]
+    for candidate in candidates[1:]:
+        if goes_on(run, candidate):
+            run.append(candidate)
+        else:
+            sentences.append("".join(run) if len(run) > 1 else run[0])
+            run = [candidate]
+    sentences.append("".join(run))
+    return sentences
+
+
+class _Rules:
+    """Whether the text after a candidate's end belongs to the same sentence."""
+
+    def __init__(self, lang: str) -> None:
+        self.abbreviations = abbreviations(lang)
+        self.ordinal_nouns = ordinal_nouns(lang)
+        speech = speech_goes_on(lang)
+        self.speech = re.compile(speech) if speech else None
+
+    def goes_on(self, run: list[str], candidate: str) -> bool:
+        """``run`` is the sentence so far, as candidates; ``candidate`` comes after it."""
+        body, begin = run[-1].rstrip(), candidate.lstrip()
+        if not body or not begin:
+            return True
+        first, last = begin[0], body[-1]
+        # Georgian letters count as lower case but have no capital at the start of a sentence.
+        if first.islower() and first.title() != first:
+            return not run[0][0].islower()
+        if last == ".":
+            return self._abbreviated(run, body, begin, apart=run[-1] is not body or begin is not candidate)
+        if first.isdigit() and last == "．" and body[-2:-1].isdigit():
+            return True
+        if self.speech is not None and last in _CLOSING and body[-2:-1] in _STOPS_AND_CLOSING:
+            return self.speech.match(begin) is not None
+        return not first.isalnum() and last not in _CLOSING and _WORD.search(begin) is None
+
+    def _abbreviated(self, run: list[str], body: str, begin: str, apart: bool) -> bool:
+        word = body[body.rfind(" ") + 1 : -1].lstrip(_OPENING)
+        if len(word) > _LONGEST_ABBREVIATION or not word:
+            return False
+        digit_next = begin[0].isdigit()
+        is_alone = len(run) == 1 and len(body) == len(word) + 1
+        return (
+            word.lower() in self.abbreviations
+            or (is_alone and _NUMBER.fullmatch(word) is not None)
+            or (digit_next and (_without_vowel(word) or (word[-1].isdigit() and not apart)))
+            or (word.isdigit() and _first_word(begin) in self.ordinal_nouns)
+            or _is_caseless_initial(word)
+        )
+
+
+@lru_cache(maxsize=512)
+def _rules(lang: str) -> _Rules:
+    return _Rules(lang)
+
+
+def _first_word(text: str) -> str:
+    found = _WORD.search(text)
+    return found.group() if found else ""
+
+
+def _without_vowel(word: str) -> bool:
+    """A lower-case word of at most four letters without a vowel can only be an abbreviation."""
+    if len(word) > 4 or not word.islower():
+        return False
+    return not any(unicodedata.normalize("NFD", letter)[0] in _VOWELS for letter in word)
+
+
+def _is_caseless_initial(word: str) -> bool:
+    """One letter, or two or three signs of an Indic script: an initial or a title, no sentence's end."""
+    letter = word[0]
+    if letter.upper() != letter.lower() or not letter.isalpha():
+        return False
+    block = ord(letter)
+    if 0x0900 <= block < 0x0E00:
+        return len(word) <= 3
+    return len(word) == 1 and 0x0590 <= block < 0x0800
+
+
+# --- further cuts --------------------------------------------------------------------------------------
+
+
+def _cut_at_unseen_marks(sentence: str) -> Iterator[str]:
+    start = 0
+    for mark in _UNSEEN_END.finditer(sentence):
+        yield sentence[start : mark.end()]
+        start = mark.end()
+    yield sentence[start:]
+
+
+_SPACED_CHARS = 100
+"""In a language without sentence marks a space ends a sentence once so many characters stand before it."""
+
+
+def _cut_at_spaces(sentence: str) -> Iterator[str]:
+    start = 0
+    for space in _SPACES.finditer(sentence):
+        before, after = sentence[space.start() - 1], sentence[space.end() : space.end() + 1]
+        if space.start() - start >= _SPACED_CHARS and _unspaced_letter(before) and _unspaced_letter(after):
+            yield sentence[start : space.end()]
+            start = space.end()
+    yield sentence[start:]
+
+
+def _unspaced_letter(char: str) -> bool:
+    """Spaces beside numbers and Latin words part words, not sentences."""
+    return not char.isascii() and not char.isdigit()
+
+
+def _cut_long(sentence: str) -> Iterator[str]:
+    start = 0
+    while len(sentence) - start > MAX_SENTENCE_CHARS:
+        cut = _best_cut(sentence, start)
+        yield sentence[start:cut]
+        start = cut
+    yield sentence[start:]
+
+
+def _best_cut(sentence: str, start: int) -> int:
+    middle, limit = start + MAX_SENTENCE_CHARS // 2, start + MAX_SENTENCE_CHARS
+    cut = 0
+    for mark in _CLAUSE_END.finditer(sentence, middle, limit):
+        cut = mark.end()
+        if cut - middle > MAX_SENTENCE_CHARS // 4:
+            break
+    # "1,000" and "12:30" are no clauses.
+    if cut and not (sentence[cut - 1] in ",:" and sentence[cut].isalnum()):
+        return cut
+    for position in range(limit, middle, -1):
+        if sentence[position].isspace():
+            return position
+    # No space at all: between two characters, but not before a combining mark or beside a joiner.
+    for position in range(limit, middle, -1):
+        here, before = sentence[position], sentence[position - 1]
+        if not unicodedata.category(here).startswith("M") and "\u200d" not in (here, before):
+            return position
+    return limit

@@ -1,0 +1,159 @@
+"""Templates whose text is computed (units, numbers, Roman numerals), and MediaWiki's parser functions.
+
+Sources: en.wikipedia.org Template:Convert (ranges, composite units), mediawiki.org Help:Extension:ParserFunctions
+and Help:Magic words. Nothing is evaluated: an expression, a date of today, a page's own data are holes.
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pipeline.templates import Arguments, Rule
+
+_RANGE_WORDS = {
+    "-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ",
+    "x": " × ", "×": " × ", "*": " × ", "xx": " × ", "by": " by ", "by(x)": " by ", "+/-": " ± ", "±": " ± ",
+    "to about": " to about ", "+": " + ", "/": "/", ",": ", ", "et": " et ", "à": " à ", "y": " y ", "bis": " bis ",
+}  # fmt: skip
+_UNIT_NAMES = {
+    "c": "°C", "f": "°F", "sqmi": "sq mi", "sqft": "sq ft", "sqin": "sq in", "sqkm": "km2", "sqm": "m2",
+    "cuft": "cu ft", "cuyd": "cu yd", "cumi": "cu mi", "hp": "hp", "lbf": "lbf", "nmi": "nmi", "acre": "acres",
+    "mph": "mph", "kn": "kn", "ftin": "ft in", "usgal": "US gal", "impgal": "imp gal", "lt": "long tons",
+    "st": "st", "oz": "oz", "pd/sqmi": "/sq mi", "pd/km2": "/km2", "km/h": "km/h", "kph": "km/h",
+}  # fmt: skip
+_NUMBER = re.compile(r"[-−+]?[0-9][0-9.,/+ ]*(?:e[-+]?[0-9]+)?")
+
+
+def convert(arguments: "Arguments") -> str | None:
+    """``{{convert|48|m|ft}}`` -> "48 m", ranges and composite units too: the value that was measured."""
+    values = [text for text in arguments.positional() if text]
+    if not values:
+        return None
+    shown, at = values[0], 1
+    while at + 1 < len(values) and values[at].lower() in _RANGE_WORDS:
+        shown += _RANGE_WORDS[values[at].lower()] + values[at + 1]
+        at += 2
+    if at < len(values):
+        shown = f"{shown} {_UNIT_NAMES.get(values[at].lower(), values[at])}"
+        while (
+            at + 2 < len(values)
+            and _NUMBER.fullmatch(values[at + 1])
+            and not _NUMBER.fullmatch(values[at + 2])
+        ):
+            shown += f" {values[at + 1]} {_UNIT_NAMES.get(values[at + 2].lower(), values[at + 2])}"
+            at += 2
+    return shown
+
+
+def fraction(arguments: "Arguments") -> str | None:
+    """``{{frac|1|2}}`` -> "1/2", ``{{frac|3|1|2}}`` -> "3 1/2"."""
+    values = [text for text in arguments.positional() if text]
+    if len(values) == 1:
+        return f"1/{values[0]}"
+    return f"{' '.join(values[:-1][:-1])} {values[-2]}/{values[-1]}".strip() if values else None
+
+
+def height(arguments: "Arguments") -> str | None:
+    """``{{height|m=1.83}}`` and ``{{height|ft=6|in=1}}``."""
+    parts = [f"{value} {unit}" for unit in ("m", "cm", "ft", "in") if (value := arguments.get(unit))]
+    return " ".join(parts) or convert(arguments)
+
+
+_ROMAN = ((1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "XC"), (50, "L"), (40, "XL"),
+          (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))  # fmt: skip
+
+
+def roman(arguments: "Arguments") -> str | None:
+    """``{{rom|14}}`` -> "XIV"; a numeral that is Roman already stays."""
+    text = arguments.get("1")
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:5]) < 4000 or len(text) > 4:
+        return text or None
+    rest, numeral = int(text), ""
+    for value, sign in _ROMAN:
+        numeral += sign * (rest // value)
+        rest %= value
+    return numeral
+
+
+def unicode_character(arguments: "Arguments") -> str | None:
+    """``{{unichar|2014}}`` -> "U+2014 —"."""
+    code = arguments.get("1")
+    try:
+        number = int(code, 16)
+    except ValueError:
+        return None
+    return f"U+{code} {chr(number)}" if 32 <= number < 0xD800 or 0xE000 <= number < 0x110000 else f"U+{code}"
+
+
+FUNCTIONS: "dict[str, Rule]" = {
+    "convert": convert,
+    "fraction": fraction,
+    "height": height,
+    "roman": roman,
+    "unichar": unicode_character,
+}
+"""What ``function NAME`` of the rule files may name."""
+
+
+# --- parser functions: the text after the colon is argument 1 -------------------------------------------
+
+
+def _first(arguments: "Arguments") -> str:
+    return arguments.get("1")
+
+
+def _if(arguments: "Arguments") -> str:
+    return arguments.get("2") if arguments.get("1") else arguments.get("3")
+
+
+def _if_equal(arguments: "Arguments") -> str:
+    return arguments.get("3") if arguments.get("1") == arguments.get("2") else arguments.get("4")
+
+
+def _if_error(arguments: "Arguments") -> str:
+    return arguments.get("3") or arguments.get("1")
+
+
+def _switch(arguments: "Arguments") -> str:
+    pairs = arguments.pairs()
+    wanted = pairs[0][1] if pairs else ""
+    default, falls_through = "", False
+    for name, text in pairs[1:]:
+        if name is None:
+            falls_through = falls_through or text == wanted
+            default = text
+        elif name == wanted or falls_through:
+            return text
+        elif name == "#default":
+            default = text
+    return default
+
+
+def _tag(arguments: "Arguments") -> str:
+    """``{{#tag:ref|...}}`` shows nothing; of the others only those that hold words."""
+    return arguments.get("2") if arguments.get("1").lower() in ("poem", "nowiki", "span", "q") else ""
+
+
+PARSER_FUNCTIONS: "dict[str, Rule]" = {
+    "#if": _if,
+    "#ifeq": _if_equal,
+    "#iferror": _if_error,
+    "#ifexist": lambda arguments: arguments.get("2"),
+    "#switch": _switch,
+    "#tag": _tag,
+    "formatnum": _first,
+    "lc": lambda arguments: arguments.get("1").lower(),
+    "uc": lambda arguments: arguments.get("1").upper(),
+    "lcfirst": lambda arguments: arguments.get("1")[:1].lower() + arguments.get("1")[1:],
+    "ucfirst": lambda arguments: arguments.get("1")[:1].upper() + arguments.get("1")[1:],
+    "plural": lambda arguments: arguments.get("2"),
+    "grammar": lambda arguments: arguments.get("2"),
+    "gender": lambda arguments: arguments.get("2"),
+    "padleft": _first,
+    "padright": _first,
+}
+"""Parser functions by English name that give a text."""
+SILENT_PARSER_FUNCTIONS = frozenset(
+    ["#babel", "#coordinates", "#lst", "#lsth", "#section", "#seo", "defaultsort", "displaytitle", "int"]
+)
+"""Parser functions that show nothing. Any other depends on the clock, the page or code: a hole."""

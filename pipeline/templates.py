@@ -1,0 +1,204 @@
+"""Templates and parser functions whose text a reader sees: rules by name, and what they give.
+
+The rules are data (``data/templates.yaml``, which explains the format); a user's file in the same format is
+laid over them. A template without a rule has no text that we know: None, a hole.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Protocol
+
+import yaml
+
+from pipeline.languages import PARSER_FUNCTION_ALIASES
+from pipeline.template_functions import FUNCTIONS, PARSER_FUNCTIONS, SILENT_PARSER_FUNCTIONS
+from schemas.errors import ConfigError
+
+
+class Arguments(Protocol):
+    """The arguments of one call, each rendered to text when it is first asked for."""
+
+    def get(self, name: str) -> str:
+        """Text of the argument ``name`` (a number for positional ones), stripped; '' if missing."""
+
+    def positional(self) -> list[str]:
+        """Texts of the positional arguments."""
+
+    def pairs(self) -> list[tuple[str | None, str]]:
+        """All arguments in order, as (name or None, text)."""
+
+
+Rule = Callable[[Arguments], str | None]
+"""Gives the text of a call; '' shows nothing; None is a hole: text that we do not know. A rule with an
+attribute ``fixed`` looks at no argument."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """A rule that looks at no argument."""
+
+    fixed: str | None
+
+    def __call__(self, _: Arguments) -> str | None:
+        return self.fixed
+
+
+SILENT, HOLE = Fixed(""), Fixed(None)
+
+
+@dataclass(frozen=True)
+class _Pattern:
+    """Text with ``{1|name}`` (first argument that is not empty) and ``[...]`` (only when filled)."""
+
+    parts: tuple["str | tuple[str, ...] | _Pattern", ...]
+
+    def __call__(self, arguments: Arguments) -> str:
+        return self._fill(arguments)[0].strip()
+
+    def _fill(self, arguments: Arguments) -> tuple[str, bool]:
+        """The text, and whether any of its arguments had one."""
+        pieces, filled = [], False
+        for part in self.parts:
+            if isinstance(part, str):
+                pieces.append(part)
+                continue
+            if isinstance(part, _Pattern):
+                text, found = part._fill(arguments)
+                text = text if found else ""
+            else:
+                text = next(filter(None, (_argument(arguments, name) for name in part)), "")
+                found = bool(text)
+            filled = filled or found
+            pieces.append(text)
+        return ("".join(pieces) if filled else ""), filled
+
+
+def _argument(arguments: Arguments, name: str) -> str:
+    if name.startswith("*"):
+        return name[1:].join(filter(None, arguments.positional()))
+    if name == "last":
+        return next(filter(None, reversed(arguments.positional())), "")
+    return arguments.get(name)
+
+
+_PATTERN_TOKEN = re.compile(r"(\{[^{}]*\}|\[|\])")
+
+
+def parse_pattern(text: str) -> _Pattern:
+    """Raises ValueError for unbalanced brackets or braces."""
+    stack: list[list[Any]] = [[]]
+    for token in filter(None, _PATTERN_TOKEN.split(text)):
+        if token == "[":
+            stack.append([])
+        elif token == "]":
+            if len(stack) == 1:
+                raise ValueError("']' without '['")
+            inner = _Pattern(tuple(stack.pop()))
+            stack[-1].append(inner)
+        elif token[0] == "{":
+            stack[-1].append(tuple(token[1:-1].split("|")))
+        elif "{" in token or "}" in token:
+            raise ValueError("'{' and '}' do not match")
+        else:
+            stack[-1].append(token)
+    if len(stack) > 1:
+        raise ValueError("'[' without ']'")
+    return _Pattern(tuple(stack[0]))
+
+
+def _rule(text: str) -> Rule:
+    if text == "silent":
+        return SILENT
+    if text == "hole":
+        return HOLE
+    if text.startswith("function "):
+        return FUNCTIONS[text.removeprefix("function ")]
+    return parse_pattern(text)
+
+
+class TemplateRules:
+    """The rules of one wiki."""
+
+    def __init__(self, names: Mapping[str, Rule], prefixes: Mapping[str, Rule]) -> None:
+        self._names = names
+        self._prefixes = prefixes
+        self._longest = sorted(prefixes, key=len, reverse=True)
+
+    def find(self, name: str) -> Rule:
+        """The rule of a template by its name in lower case, '_' as space."""
+        rule = self._names.get(name)
+        if rule is None:
+            rule = next((self._prefixes[p] for p in self._longest if name.startswith(p)), HOLE)
+        return rule
+
+    def find_function(self, name: str) -> Rule | None:
+        """The rule of a parser function (``#if``, ``lc``), or None where ``name`` is none."""
+        name = PARSER_FUNCTION_ALIASES.get(name, name)
+        if name in SILENT_PARSER_FUNCTIONS:
+            return SILENT
+        return PARSER_FUNCTIONS.get(name, HOLE if name.startswith("#") else None)
+
+
+@lru_cache(maxsize=512)
+def load_rules(lang: str, user_file: str | None = None) -> TemplateRules:
+    """Built-in rules for the wiki ``lang``, then those of ``user_file`` (path or URI). Raises ConfigError."""
+    names: dict[str, Rule] = {}
+    prefixes: dict[str, Rule] = {}
+    for origin, text in _rule_files(user_file):
+        table = _parse(origin, text)
+        families = table.get("families") or {}
+        applied = ["all", *(family for family, langs in families.items() if lang in langs.split()), lang]
+        for family in dict.fromkeys(applied):
+            for pattern, listed in (table.get("rules", {}).get(family) or {}).items():
+                rule = _checked_rule(origin, family, pattern, listed)
+                for name in filter(None, (name.strip().lower() for name in listed.split(","))):
+                    if name.endswith("*"):
+                        prefixes[name[:-1]] = rule
+                    else:
+                        names[name] = rule
+    return TemplateRules(names, prefixes)
+
+
+def _rule_files(user_file: str | None) -> Iterator[tuple[str, str]]:
+    yield "templates.yaml", resources.files("pipeline").joinpath("data/templates.yaml").read_text("utf-8")
+    if user_file is not None:
+        from cluster.storage import read_bytes
+
+        try:
+            yield user_file, read_bytes(user_file).decode("utf-8")
+        except FileNotFoundError:
+            raise ConfigError(f"template_rules: {user_file}: no such file") from None
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"template_rules: {user_file}: not UTF-8: {error}") from None
+
+
+@lru_cache(maxsize=8)
+def _parse(origin: str, text: str) -> dict[str, Any]:
+    try:
+        table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(table, dict) or not set(table) <= {"families", "rules"}:
+        raise ConfigError(f"{origin}: expected the keys 'families' and 'rules'")
+    for key in ("families", "rules"):
+        if not isinstance(table.get(key, {}), dict):
+            raise ConfigError(f"{origin}: {key}: expected a mapping")
+    for family, rules in table.get("rules", {}).items():
+        if not isinstance(rules, dict):
+            raise ConfigError(f"{origin}: rules: {family}: expected a mapping of pattern to names")
+    return table
+
+
+def _checked_rule(origin: str, family: str, pattern: object, listed: object) -> Rule:
+    where = f"{origin}: rules: {family}: {pattern!r}"
+    if not isinstance(pattern, str) or not isinstance(listed, str):
+        raise ConfigError(f"{where}: expected a pattern in quotes and names parted by commas")
+    try:
+        return _rule(pattern)
+    except KeyError as error:
+        raise ConfigError(f"{where}: no function {error}; there are {', '.join(sorted(FUNCTIONS))}") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
