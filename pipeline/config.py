@@ -23,11 +23,24 @@ class Source(Section):
     kind: Literal["wikimedia", "wikipedia_parquet", "bookcorpus", "jsonl", "text"]
     """Which reader is used."""
     paths: Annotated[list[str], Field(min_length=1)]
-    """Files or globs, as paths or URIs; relative paths are relative to the working directory."""
-    lang: str | None = None
-    """Language code; for wikimedia the default is read from the dump itself."""
+    """Files, folders or globs, as paths or URIs; relative paths are relative to the working directory."""
+    lang: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] | None = None
+    """Language code; for wikimedia and wikipedia_parquet the default is read from the data, for jsonl
+    from the field lang."""
     index: str | None = None
-    """Wikimedia multistream index; the default is the index beside the dump, when there is one."""
+    """Wikimedia multistream index of a source with one dump; the default is the index beside the dump,
+    when there is one."""
+    namespaces: Annotated[list[int], Field(min_length=1)] = [0]
+    """For wikimedia: namespaces whose pages are read; 0 holds the articles."""
+    documents: Literal["file", "blank_lines"] = "file"
+    """For text: a document per file, or documents parted by empty lines, as BERT's own data script reads."""
+    form: Literal["auto", "books", "rows", "sentences"] = "auto"
+    """For bookcorpus: a text file per book, rows with title and text, or a sentence per row without
+    book boundaries; auto takes text files for books and tells the other two by their columns."""
+    sentences_per_document: Annotated[int, Field(ge=8)] = 256
+    """For bookcorpus in the form sentences: mean length of the documents into which the rows are cut."""
+    text_field: str = "text"
+    """For jsonl, Parquet: the field with the text. The fields id, title, lang are used where present."""
 
 
 class Extraction(Section):
@@ -38,9 +51,11 @@ class Extraction(Section):
     min_chars: Annotated[int, Field(ge=0)] = 100
     """Pages with less text than this are skipped as too-short."""
     max_page_chars: Annotated[int, Field(ge=1000)] = 4_000_000
-    """Pages with more wikitext than this are skipped as too-large."""
+    """Pages with more wikitext than this are skipped as too-large; a longer text file is cut into parts."""
     page_seconds: Annotated[float, Field(gt=0)] = 20.0
-    """Cleaning time after which a page is skipped as timeout."""
+    """Processor time of cleaning after which a page is skipped as timeout."""
+    max_list_share: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Pages with a larger share of their text in list items are skipped as list-like; 1 keeps all."""
     headings: Literal["keep", "drop"] = "drop"
     """Section headings as paragraphs of their own, or left out."""
     lists: Literal["keep", "drop"] = "keep"

@@ -1,0 +1,77 @@
+"""Exact duplicates: equal text, and one page that was read twice.
+
+Pure functions over small columns. All rows of a duplicate group must be in one table, so rows are
+bucketed by `hash_bucket` or `page_bucket` first; then the answer depends neither on the order of
+the rows nor on the number of buckets.
+
+A row is known by its key and, where the same page of the same revision was read from two files, by
+its place: the optional columns ``unit`` (string) and ``row`` (integer).
+"""
+
+import hashlib
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+KEEPER = "kept_key"
+_PLACE = ("unit", "row")
+_PAGE = ("source", "lang", "page_id")
+
+
+def content_hash(paragraphs: Iterable[str]) -> bytes:
+    """BLAKE2b-128 of the text with every run of white space as one space; 16 bytes.
+
+    Where paragraphs and sentences part does not matter, only that white space stands there.
+    """
+    text = " ".join(" ".join(paragraphs).split())
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+
+def hash_bucket(hashes: pa.Array | pa.ChunkedArray, buckets: int) -> npt.NDArray[np.int64]:
+    """The bucket, from 0 to ``buckets``, of each content hash: by its first eight bytes."""
+    raw = b"".join(value[:8] for value in hashes.to_pylist())
+    return (np.frombuffer(raw, "<u8") % np.uint64(buckets)).astype(np.int64)
+
+
+def page_bucket(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
+    """The bucket of each row by its page: (source, lang, page_id)."""
+    pages = zip(*(table[name].to_pylist() for name in _PAGE), strict=True)
+    digests = (hashlib.blake2b("\0".join(page).encode(), digest_size=8).digest() for page in pages)
+    return (np.frombuffer(b"".join(digests), "<u8") % np.uint64(buckets)).astype(np.int64)
+
+
+def exact_losers(table: pa.Table) -> pa.Table:
+    """The rows to drop because a row of a smaller key has the same ``content_hash``.
+
+    Columns used: key, content_hash, unit and row if present. The rows come back sorted by hash and
+    key, with the column ``kept_key``.
+    """
+    return _losers(table, ["content_hash"], [("key", "ascending")])
+
+
+def page_losers(table: pa.Table) -> pa.Table:
+    """The rows to drop because the same page was also read in a higher revision, or read twice.
+
+    Columns used: key, source, lang, page_id, revision, unit and row if present. The rows come back
+    sorted by page, with the column ``kept_key``.
+    """
+    return _losers(table, list(_PAGE), [("revision", "descending"), ("key", "ascending")])
+
+
+def _losers(table: pa.Table, group: list[str], order: list[tuple[str, str]]) -> pa.Table:
+    """All rows but the first of each group, the rows of a group taken in ``order``."""
+    places = [(name, "ascending") for name in _PLACE if name in table.column_names]
+    table = table.sort_by([*((name, "ascending") for name in group), *order, *places]).combine_chunks()
+    if not len(table):
+        return table.append_column(KEEPER, pa.array([], pa.string()))
+    opens = np.zeros(len(table), bool)
+    opens[0] = True
+    for name in group:
+        column = table[name].combine_chunks()
+        opens[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    first_of_group = np.flatnonzero(opens)[np.cumsum(opens) - 1]
+    kept = table["key"].take(pa.array(first_of_group))
+    return table.append_column(KEEPER, kept).filter(pa.array(~opens))

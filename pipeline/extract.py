@@ -1,0 +1,155 @@
+"""A work unit becomes rows of documents: read, clean, normalize, split into sentences, count.
+
+Nothing is held but the page in hand and one batch of rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.config import BuildConfig
+from pipeline.dedup.exact import content_hash
+from pipeline.funnel import Funnel
+from pipeline.normalize import normalize_text
+from pipeline.page_policy import (
+    DISAMBIGUATION,
+    LIST_LIKE,
+    TIMEOUT,
+    TOO_LARGE,
+    document_skip_reason,
+    is_disambiguation,
+    list_share,
+)
+from pipeline.sentences import split_sentences
+from pipeline.site import SiteInfo
+from pipeline.sources.documents import RawDocument, Skip
+from pipeline.sources.reader import read_unit
+from pipeline.time_limit import TimeLimit, TimeLimitError
+from pipeline.units import Unit
+from pipeline.wikitext import WikitextOptions, plain_text
+from schemas.documents import DOCUMENTS
+
+BATCH_ROWS = 1024
+BATCH_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Cleaned:
+    """A document after cleaning: paragraphs as lists of sentences, and the sentences dropped for a hole."""
+
+    paragraphs: list[list[str]]
+    dropped_sentences: int
+
+
+def extract_unit(unit: Unit, config: BuildConfig, funnel: Funnel) -> Iterator[pa.RecordBatch]:
+    """Batches of DOCUMENTS rows, in the order of the file; every page read is counted in ``funnel``.
+
+    Raises InputError that names the file on damaged input, CorpusError when the counts do not balance.
+    """
+    site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
+    cleaner = Cleaner(site, config)
+    rows = _Rows()
+    with TimeLimit(config.extraction.page_seconds) as limit:
+        for page in read_unit(unit, config):
+            counts = funnel.of(page.lang)
+            if isinstance(page, Skip):
+                funnel.skip(page.lang, page.reason)
+                continue
+            counts.extra["raw_chars"] += len(page.body)
+            try:
+                cleaned = limit.call(cleaner.clean, page)
+            except TimeLimitError:
+                cleaned = TIMEOUT
+            if isinstance(cleaned, str):
+                funnel.skip(page.lang, cleaned)
+                continue
+            funnel.keep(page.lang)
+            rows.add(unit.source, page, cleaned.paragraphs)
+            counts.extra["sentences"] += sum(map(len, cleaned.paragraphs))
+            counts.extra["sentences_dropped"] += cleaned.dropped_sentences
+            if rows.full():
+                yield rows.take()
+    if len(rows):
+        yield rows.take()
+    funnel.check(unit.uri)
+
+
+class Cleaner:
+    """Cleans the documents of one site by the settings of a build; pure but for what it precomputes."""
+
+    def __init__(self, site: SiteInfo, config: BuildConfig) -> None:
+        self._site = site
+        self._settings = config.extraction
+        self._options = wikitext_options(config)
+
+    def clean(self, page: RawDocument) -> Cleaned | str:
+        """The cleaned document, or the reason to leave it out."""
+        dropped = 0
+        if len(page.body) > self._settings.max_page_chars:
+            return TOO_LARGE
+        if page.kind == "wikitext":
+            if is_disambiguation(page.title, page.body):
+                return DISAMBIGUATION
+            if list_share(page.body) > self._settings.max_list_share:
+                return LIST_LIKE
+            text = plain_text(page.body, self._site, self._options)
+            raw, dropped = text.paragraphs, text.dropped_sentences
+        else:
+            raw = page.body.split("\n")
+        normal = (normalize_text(paragraph, page.lang) for paragraph in raw)
+        paragraphs = [paragraph for paragraph in normal if paragraph]
+        if reason := document_skip_reason(paragraphs, self._settings):
+            return reason
+        return Cleaned([split_sentences(paragraph, page.lang) for paragraph in paragraphs], dropped)
+
+
+def wikitext_options(config: BuildConfig) -> WikitextOptions:
+    """The options of the markup cleaner that the config asks for."""
+    settings = config.extraction
+    return WikitextOptions(
+        headings=settings.headings,
+        lists=settings.lists,
+        math=settings.math,
+        drop_holed_sentences=settings.drop_holed_sentences,
+        template_rules=settings.template_rules,
+    )
+
+
+class _Rows:
+    """Columns of the rows of one batch."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, list[object]] = {name: [] for name in DOCUMENTS.names}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._columns["key"])
+
+    def full(self) -> bool:
+        return len(self) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
+
+    def add(self, source: str, page: RawDocument, paragraphs: list[list[str]]) -> None:
+        sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
+        text_bytes = sum(len(sentence.encode()) for sentence in sentences)
+        values = {
+            "key": f"{source}/{page.lang}/{page.page_id}/{page.revision}",
+            "source": source,
+            "lang": page.lang,
+            "page_id": page.page_id,
+            "revision": page.revision,
+            "title": page.title,
+            "sentences": sentences,
+            "paragraph_sentences": [len(paragraph) for paragraph in paragraphs],
+            "text_bytes": text_bytes,
+            "content_hash": content_hash(sentences),
+        }
+        for name, value in values.items():
+            self._columns[name].append(value)
+        self._bytes += text_bytes
+
+    def take(self) -> pa.RecordBatch:
+        batch = pa.RecordBatch.from_pydict(self._columns, schema=DOCUMENTS)
+        self._columns = {name: [] for name in DOCUMENTS.names}
+        self._bytes = 0
+        return batch

@@ -1,0 +1,77 @@
+"""Which pages are left out, and the name of the reason under which they are counted.
+
+Before cleaning: malformed, namespace, redirect, content-model, deleted, empty, too-large, disambiguation.
+After cleaning: too-short, list-like, bot-stub (by option). ``timeout`` is raised while cleaning and
+``duplicate`` is found when all units are known.
+"""
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from pipeline.config import Extraction
+from pipeline.languages import DISAMBIGUATION_TEMPLATES, is_redirect
+from pipeline.site import SiteInfo
+from pipeline.sources.wiki_page import WikiPage
+
+MALFORMED, NAMESPACE, REDIRECT, CONTENT_MODEL = "malformed", "namespace", "redirect", "content-model"
+DELETED, EMPTY, TOO_LARGE, DISAMBIGUATION = "deleted", "empty", "too-large", "disambiguation"
+TOO_SHORT, LIST_LIKE, BOT_STUB = "too-short", "list-like", "bot-stub"
+TIMEOUT, DUPLICATE = "timeout", "duplicate"
+
+_TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60}?)\s*(?=[|}\n<])")
+_LIST_ITEM = re.compile(r"^[*#:;]+ *([^*#:;\n].*)$", re.MULTILINE)
+_RUNNING_TEXT = re.compile(r"^(?!\[\[[^\]|]{1,30}:)[^*#:;|!{}=<\n].*$", re.MULTILINE)
+_SEPARATORS = re.compile(r"[\s_-]+")
+
+
+def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) -> str | None:
+    """Why a page does not go on to cleaning, by what the dump says of it; None for one that does."""
+    number = page.namespace
+    if number is None:
+        number = site.namespace_of_title(page.title)
+    if number not in namespaces:
+        return NAMESPACE
+    if page.redirect:
+        return REDIRECT
+    if page.model not in ("", "wikitext"):
+        return CONTENT_MODEL
+    if page.deleted:
+        return DELETED
+    if not page.raw_text or page.raw_text.isspace():
+        return EMPTY
+    return REDIRECT if is_redirect(page.beginning) else None
+
+
+def is_disambiguation(title: str, wikitext: str) -> bool:
+    """Whether a page only lists what its title may mean: by its templates or magic word, or its title."""
+    if "__DISAMBIG__" in wikitext:
+        return True
+    for match in _TEMPLATE_NAME.finditer(wikitext):
+        if _fold(match[1]) in _folded_templates():
+            return True
+    suffix = re.search(r"\(([^()]+)\)$", title)
+    return suffix is not None and _fold(suffix[1]) in _folded_templates()
+
+
+@lru_cache(maxsize=1)
+def _folded_templates() -> frozenset[str]:
+    return frozenset(_fold(name) for name in DISAMBIGUATION_TEMPLATES)
+
+
+def _fold(name: str) -> str:
+    return _SEPARATORS.sub(" ", name).strip().casefold()
+
+
+def document_skip_reason(paragraphs: Sequence[str], settings: Extraction) -> str | None:
+    """Why a cleaned document is left out; None for one that is kept."""
+    return TOO_SHORT if sum(map(len, paragraphs)) < settings.min_chars else None
+
+
+def list_share(wikitext: str) -> float:
+    """Share of the text that stands in list items, by lines: items against lines of running text.
+
+    Lines of tables, templates, headings, files and tags count for neither. 0 for a page without lines.
+    """
+    items = sum(map(len, _LIST_ITEM.findall(wikitext)))
+    return items / (items + sum(map(len, _RUNNING_TEXT.findall(wikitext)))) if items else 0.0

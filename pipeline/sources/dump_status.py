@@ -1,0 +1,56 @@
+"""Whether a dump is finished, by the status file that Wikimedia publishes beside it."""
+
+import json
+import re
+from typing import Any
+
+from cluster import storage
+from schemas.errors import InputError
+
+STATUS_NAMES = ("dumpstatus.json", "dumpruninfo.json")
+
+
+def check_status(uri: str, size: int) -> None:
+    """Raises InputError that names the dump's date when the file's job is not done or its size differs.
+
+    A dump without a status file beside it is taken as it is.
+    """
+    folder, slash, name = uri.rpartition("/")
+    for status_name in STATUS_NAMES:
+        status_uri = f"{folder}{slash}{status_name}"
+        try:
+            raw = storage.read_bytes(status_uri)
+        except FileNotFoundError:
+            continue
+        _check_job(_jobs(raw, status_uri), status_uri, uri, name, size)
+
+
+def _jobs(raw: bytes, status_uri: str) -> dict[str, Any]:
+    try:
+        jobs = json.loads(raw)["jobs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{status_uri}: not a status file of a dump: {error}") from error
+    if not isinstance(jobs, dict):
+        raise InputError(f"{status_uri}: not a status file of a dump: `jobs` is no mapping")
+    return jobs
+
+
+def _check_job(jobs: dict[str, Any], status_uri: str, uri: str, name: str, size: int) -> None:
+    listing = [job for job, about in jobs.items() if name in (about.get("files") or {})]
+    job = listing[0] if listing else _job_of(name)
+    if job not in jobs:
+        return
+    status = jobs[job].get("status")
+    if status != "done":
+        date = re.search(r"\d{8}", name) or re.search(r"\d{8}", uri)
+        dated = f" of {date[0]}" if date else ""
+        raise InputError(f"{uri}: the dump{dated} is not finished: {status_uri} says {job} is {status!r}")
+    expected = (jobs[job].get("files") or {}).get(name, {}).get("size")
+    if isinstance(expected, int) and expected != size:
+        raise InputError(f"{uri}: incomplete: {size} bytes, but {status_uri} says {expected}")
+
+
+def _job_of(name: str) -> str:
+    if "multistream" in name:
+        return "articlesmultistreamdump"
+    return "metacurrentdump" if "meta-current" in name else "articlesdump"

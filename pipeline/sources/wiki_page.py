@@ -1,0 +1,125 @@
+"""One ``<page>`` element of a MediaWiki export as its fields (schemas 0.3 to 0.11)."""
+
+import re
+from dataclasses import dataclass
+
+from pipeline.sources.xml_pages import best_revision
+
+_FIELDS = re.compile(rb"<(title|ns|id|redirect)\b([^<>]*?)(?:/>|>([^<]*)</\1\s*>)")
+_ID = re.compile(rb"<id>\s*(\d+)\s*</id>")
+_MODEL = re.compile(rb"<model>\s*([^<]*?)\s*</model>")
+_TEXT = re.compile(rb"<text(?=[\s/>])([^>]*?)(/?)>")
+_REVISION = b"<revision>"
+_CHARACTER = re.compile(r"&#(?:x([0-9a-fA-F]{1,6})|([0-9]{1,7}));")
+
+
+class MalformedPageError(ValueError):
+    """A page without an id, or with bytes that are no UTF-8 text."""
+
+
+@dataclass(frozen=True)
+class WikiPage:
+    """The fields that a reader of articles needs; of several revisions the one with the highest id."""
+
+    page_id: str
+    title: str
+    namespace: int | None
+    """None in exports older than 0.5, which do not say it."""
+    redirect: bool
+    """Whether the page has a redirect tag."""
+    revision: int
+    model: str
+    """Content model; empty where the export does not say it."""
+    deleted: bool
+    """Whether the text of the revision is suppressed."""
+    raw_text: bytes
+    """Text of the revision, still escaped; see ``text``."""
+
+    @property
+    def text(self) -> str:
+        """The wikitext. Raises MalformedPageError when it is not UTF-8."""
+        return unescape(_decode(self.raw_text))
+
+    @property
+    def beginning(self) -> str:
+        """The first 8192 bytes of the text, for a look at it without decoding it all."""
+        return unescape(self.raw_text[:8192].decode("utf-8", "ignore"))
+
+
+def parse_page(page: bytes) -> WikiPage:
+    """The fields of ``page`` (from ``<page>`` to ``</page>``). Raises MalformedPageError."""
+    first = page.find(_REVISION)
+    head = page if first < 0 else page[:first]
+    fields = {match[1]: match[3] or b"" for match in _FIELDS.finditer(head)}
+    page_id = fields.get(b"id", b"").strip()
+    if not page_id.isdigit():
+        raise MalformedPageError("a page without an id")
+    namespace = fields.get(b"ns")
+    revision = b"" if first < 0 else page[first:]
+    if revision.find(_REVISION, 1) >= 0:
+        revision = best_revision(revision)
+    number = _ID.search(revision)
+    model, attributes, raw_text = _content(revision)
+    return WikiPage(
+        page_id=str(int(page_id)),
+        title=unescape(_decode(fields.get(b"title", b""))).strip(),
+        namespace=None if namespace is None else _integer(namespace),
+        redirect=b"redirect" in fields,
+        revision=int(number[1]) if number else 0,
+        model=model,
+        deleted=b"deleted=" in attributes,
+        raw_text=raw_text,
+    )
+
+
+def _content(revision: bytes) -> tuple[str, bytes, bytes]:
+    """Content model, attributes of the main text and the text itself."""
+    # Further slots of a revision (export 0.11) stand in <content> elements after the main one.
+    slots = revision.find(b"<content>")
+    main = revision if slots < 0 else revision[:slots]
+    opening = _TEXT.search(main)
+    if opening is None:
+        model = _MODEL.search(main)
+        return _decode(model[1]) if model else "", b"", b""
+    model = _MODEL.search(main, 0, opening.start())
+    if opening[2]:
+        end, text = opening.end(), b""
+    else:
+        end = main.find(b"</text>", opening.end())
+        end = len(main) if end < 0 else end
+        text = main[opening.end() : end]
+    model = model or _MODEL.search(main, end)
+    return _decode(model[1]) if model else "", opening[1], text
+
+
+def _integer(text: bytes) -> int:
+    try:
+        return int(text)
+    except ValueError as error:
+        raise MalformedPageError(f"<ns> is {text!r}") from error
+
+
+def _decode(raw: bytes) -> str:
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise MalformedPageError(f"not UTF-8 text: {error}") from error
+    return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+def unescape(text: str) -> str:
+    """Resolves the five entities of XML and numeric references, each once."""
+    if "&" not in text:
+        return text
+    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&apos;", "'")
+    if "&#" in text:
+        text = _CHARACTER.sub(_character, text)
+    return text.replace("&amp;", "&")
+
+
+def _character(match: "re.Match[str]") -> str:
+    number = int(match[1], 16) if match[1] else int(match[2])
+    if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
+        return "\ufffd"
+    # An ampersand that stands for itself must not begin an entity in the next step.
+    return "&amp;" if number == 38 else chr(number)

@@ -1,0 +1,135 @@
+"""MediaWiki XML dumps: units of one file by byte range, and the pages of a unit.
+
+A bz2 dump is cut where streams begin: at the offsets of the multistream index beside it, or else at even
+byte ranges, of which each owns the streams that begin in it. A plain XML file is cut anywhere. A file of
+a single bz2 stream, or of another compression, is one unit.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import chain
+
+from cluster import storage
+from pipeline.page_policy import MALFORMED, TOO_LARGE, page_skip_reason
+from pipeline.site import SiteInfo
+from pipeline.sources.chunks import STREAM_START, Chunk, compression_of, even_cuts, read_chunks, transcode
+from pipeline.sources.documents import RawDocument, Skip
+from pipeline.sources.dump_status import check_status
+from pipeline.sources.multistream_index import find_index, read_index
+from pipeline.sources.wiki_header import HEAD_BYTES, head_encoding, parse_header
+from pipeline.sources.wiki_page import MalformedPageError, parse_page
+from pipeline.sources.xml_pages import PageScanner, plain_page
+from pipeline.units import Unit
+from schemas.errors import InputError
+
+_PROBE_BYTES = 8 << 20
+# UTF-8 bytes of one character at most, and the longest entity in place of one (&quot;).
+_BYTES_PER_CHARACTER = 6
+
+
+def plan_dump(
+    *,
+    source: str,
+    uri: str,
+    name: str,
+    lang: str | None = None,
+    index: str | None = None,
+    namespaces: tuple[int, ...] = (0,),
+    unit_bytes: int = 32 << 20,
+) -> list[Unit]:
+    """The units of one dump file. Raises InputError when it is no dump, or not a finished one."""
+    size = storage.size(uri)
+    if size == 0:
+        raise InputError(f"{uri}: empty file (0 bytes)")
+    check_status(uri, size)
+    raw_head = storage.read_range(uri, 0, 512)
+    compression = compression_of(uri, raw_head)
+    head, encoding = _read_head(uri, compression, size)
+    header = parse_header(head, uri, lang)
+    base = Unit(
+        source=source,
+        kind="wikimedia",
+        uri=uri,
+        name=name,
+        start=0,
+        end=size,
+        size=size,
+        lang=header.lang,
+        compression=compression,
+        encoding=encoding,
+        dbname=header.dbname,
+        site_namespaces=header.namespaces,
+        namespaces=namespaces,
+        rooted=header.rooted,
+        notes=header.notes,
+    )
+    if compression == "bz2" and (index_uri := index or find_index(uri)):
+        cuts = read_index(index_uri, uri, size).cuts(unit_bytes)
+        return [replace(base, start=start, end=end, expected_pages=pages) for start, end, pages in cuts]
+    if size <= unit_bytes:
+        return [base]
+    if encoding != "utf-8" or compression not in ("", "bz2"):
+        note = f"{compression or encoding} data, which cannot be cut: one unit"
+    elif compression == "bz2" and not _has_many_streams(uri, size):
+        note = "a single bz2 stream, which cannot be cut: one unit"
+    else:
+        return [replace(base, start=start, end=end) for start, end in even_cuts(size, unit_bytes)]
+    return [replace(base, notes=(*header.notes, note))]
+
+
+def _read_head(uri: str, compression: str, size: int) -> tuple[bytes, str]:
+    """The file up to the end of its siteinfo or its first page, in UTF-8, and its encoding."""
+    chunks = read_chunks(uri, compression, 0, size)
+    first = next(chunks, None)
+    if first is None:
+        raise InputError(f"{uri}: empty file (0 bytes of text)")
+    encoding = head_encoding(first.data[:400], uri)
+    pieces: Iterator[Chunk] = chain((first,), chunks)
+    if encoding != "utf-8":
+        pieces = transcode(pieces, uri, encoding)
+    head = b""
+    for chunk in pieces:
+        head += chunk.data
+        if len(head) > HEAD_BYTES or re.search(rb"</siteinfo>|<page>|<!DOCTYPE", head):
+            break
+    return head, encoding
+
+
+def _has_many_streams(uri: str, size: int) -> bool:
+    """Whether a second bz2 stream begins near the start: multistream dumps begin with a short one."""
+    probe = storage.read_range(uri, 0, min(size, _PROBE_BYTES))
+    return STREAM_START.search(probe, 1) is not None
+
+
+def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
+    """Every page that the unit owns, as a document or with the reason to leave it out.
+
+    Raises InputError on a damaged or cut file, or when the index lists another number of pages.
+    """
+    site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
+    chunks = read_chunks(unit.uri, unit.compression, unit.start, unit.end)
+    if unit.encoding != "utf-8":
+        chunks = transcode(chunks, unit.uri, unit.encoding)
+    limit = _BYTES_PER_CHARACTER * max_page_chars
+    scanner = PageScanner(chunks, unit.uri, rooted=unit.rooted, max_page_bytes=limit)
+    seen = 0
+    for raw in scanner.pages():
+        seen += 1
+        yield _read_page(raw, unit, site, scanner.oversize)
+    if unit.expected_pages is not None and seen != unit.expected_pages:
+        raise InputError(
+            f"{unit.uri}: bytes {unit.start} to {unit.end}: {seen} pages, but the index lists "
+            f"{unit.expected_pages}: the dump is incomplete or the index belongs to another one"
+        )
+
+
+def _read_page(raw: bytes, unit: Unit, site: SiteInfo, oversize: bool) -> RawDocument | Skip:
+    try:
+        page = parse_page(plain_page(raw) if b"<!" in raw and not oversize else raw)
+        reason = page_skip_reason(page, site, unit.namespaces) or (TOO_LARGE if oversize else None)
+        if reason is None:
+            return RawDocument(page.page_id, page.revision, page.title, unit.lang, page.text, "wikitext")
+    except (MalformedPageError, ValueError):
+        return Skip("", "", unit.lang, MALFORMED)
+    return Skip(page.page_id, page.title, unit.lang, reason)

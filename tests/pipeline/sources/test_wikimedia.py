@@ -1,0 +1,275 @@
+import bz2
+import gzip
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.sources.documents import RawDocument, Skip
+from pipeline.sources.wikimedia import plan_dump, read_dump
+from pipeline.units import Unit
+from schemas.errors import InputError
+from tests.pipeline.sources.dumps import FOOT, HEAD, LTG, LTG_INDEX, SAMPLE, page, streams
+
+LIMIT = 4_000_000
+
+
+def _plan(path: Path, **options) -> list[Unit]:
+    return plan_dump(source="wiki", uri=str(path), name=path.name, **options)
+
+
+def _read(path: Path, **options) -> list[RawDocument | Skip]:
+    return [item for unit in _plan(path, **options) for item in read_dump(unit, LIMIT)]
+
+
+def _kept(path: Path, **options) -> list[RawDocument]:
+    return [item for item in _read(path, **options) if isinstance(item, RawDocument)]
+
+
+def _write(path: Path, data: str | bytes) -> Path:
+    path.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
+
+
+@pytest.fixture(scope="module")
+def ltg_pages() -> list[RawDocument | Skip]:
+    return _read(LTG)
+
+
+def test_a_real_multistream_dump_is_read_whole(ltg_pages) -> None:
+    assert len(ltg_pages) == 2004
+    unit = _plan(LTG)[0]
+    assert (unit.lang, unit.dbname, unit.expected_pages) == ("ltg", "ltgwiki", 2004)
+    assert dict(unit.site_namespaces)[14] == ("Kategoreja",)
+    kept = [item for item in ltg_pages if isinstance(item, RawDocument)]
+    assert len({document.page_id for document in kept}) == len(kept)
+    assert all(document.body for document in kept)
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+def test_units_of_one_file_give_the_same_pages_in_the_same_order(
+    ltg_pages, tmp_path: Path, with_index: bool
+) -> None:
+    path = tmp_path / LTG.name
+    path.symlink_to(LTG)
+    if with_index:
+        (tmp_path / LTG_INDEX.name).symlink_to(LTG_INDEX)
+    units = _plan(path, unit_bytes=65536)
+    assert len(units) > 8
+    assert (units[0].start, units[-1].end) == (0, path.stat().st_size)
+    assert all((unit.expected_pages is not None) == with_index for unit in units)
+    assert [item for unit in units for item in read_dump(unit, LIMIT)] == ltg_pages
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".bz2"])
+def test_every_form_of_one_dump_gives_the_same_pages(ltg_pages, tmp_path: Path, suffix: str) -> None:
+    text = bz2.decompress(LTG.read_bytes())
+    pack = {
+        "": bytes,
+        ".gz": gzip.compress,
+        ".zst": zstandard.ZstdCompressor().compress,
+        ".bz2": bz2.compress,
+    }
+    path = _write(tmp_path / f"ltgwiki.xml{suffix}", pack[suffix](text))
+    units = _plan(path, unit_bytes=65536)
+    assert len(units) == (-(-len(text) // 65536) if suffix == "" else 1)
+    if suffix:
+        assert "one unit" in units[0].notes[0]
+    assert [item for unit in units for item in read_dump(unit, LIMIT)] == ltg_pages
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12),
+    cuts=st.lists(st.integers(0, 10_000), max_size=6),
+    unit_bytes=st.integers(20, 4000),
+    compressed=st.booleans(),
+)
+def test_no_cut_of_a_file_loses_or_doubles_a_page(
+    tmp_path_factory, sizes, cuts, unit_bytes, compressed
+) -> None:
+    text = HEAD + "".join(page(number, "x" * size) for number, size in enumerate(sizes, 1)) + FOOT
+    places = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
+    # Streams that end in the middle of pages and of tags, as pbzip2 makes them.
+    parts = [text[a:b] for a, b in pairwise(places)]
+    name = "enwiki.xml.bz2" if compressed else "enwiki.xml"
+    path = tmp_path_factory.mktemp("cut") / name
+    _write(path, streams(*parts) if compressed else text)
+    seen = _read(path, unit_bytes=unit_bytes)
+    ids = [item.page_id for item in seen if isinstance(item, RawDocument)]
+    assert ids == [str(number) for number, size in enumerate(sizes, 1) if size]
+    assert len(seen) == len(sizes)
+
+
+def test_a_cut_at_any_byte_is_noticed(tmp_path: Path) -> None:
+    text = HEAD + page(1) + page(2) + FOOT
+    for keep in range(1, len(text.rstrip())):
+        with pytest.raises(InputError, match=r"enwiki\.xml"):
+            _read(_write(tmp_path / "enwiki.xml", text[:keep]), unit_bytes=400)
+
+
+def test_a_cut_between_streams_is_noticed_whatever_the_units(tmp_path: Path) -> None:
+    parts = [HEAD, *(page(number) for number in range(1, 6)), FOOT]
+    for unit_bytes in (50, 300, 100_000):
+        path = _write(tmp_path / "enwiki.xml.bz2", streams(*parts[:-1]))
+        with pytest.raises(InputError, match=r"truncated.*</mediawiki>"):
+            _read(path, unit_bytes=unit_bytes)
+        assert len(_read(_write(path, streams(*parts)), unit_bytes=unit_bytes)) == 5
+
+
+def test_a_missing_stream_is_noticed_by_the_index(tmp_path: Path) -> None:
+    parts = [HEAD, page(1), page(2), page(3), FOOT]
+    packed = [streams(part) for part in parts]
+    index, offset = "", len(packed[0])
+    for number in (1, 2, 3):
+        index += f"{offset}:{number}:Page {number}\n"
+        offset += len(packed[number])
+    path = tmp_path / "enwiki-pages-articles-multistream.xml.bz2"
+    (tmp_path / "enwiki-pages-articles-multistream-index.txt.bz2").write_bytes(bz2.compress(index.encode()))
+    assert len(_read(_write(path, b"".join(packed)))) == 3
+    with pytest.raises(InputError, match="2 pages, but the index lists 3"):
+        _read(_write(path, b"".join(packed[:2] + packed[3:])))
+    with pytest.raises(InputError, match=r"truncated.*index"):
+        _read(_write(path, b"".join(packed[:2])))
+
+
+def test_text_is_unescaped_once(tmp_path: Path) -> None:
+    text = "&lt;b&gt; &amp;amp; &amp;lt; &quot;q&quot; &#38;lt; &#x41;&#1046; a\r\nb"
+    (document,) = _kept(_write(tmp_path / "enwiki.xml", HEAD + page(1, text, title="A &amp; B") + FOOT))
+    assert document.body == '<b> &amp; &lt; "q" &lt; AЖ a\nb'
+    assert document.title == "A & B"
+    assert (document.page_id, document.revision, document.lang) == ("1", 10, "en")
+
+
+def test_comments_and_cdata_are_read_as_xml_says(tmp_path: Path) -> None:
+    pages = page(1, "<![CDATA[a < b </page> <page> & c]]> d<!-- </page> -->") + "<!-- between -->" + page(2)
+    one, two = _kept(_write(tmp_path / "enwiki.xml", HEAD + pages + FOOT))
+    assert one.body == "a < b </page> <page> & c d"
+    assert two.page_id == "2"
+
+
+def test_the_highest_revision_of_a_page_counts(tmp_path: Path) -> None:
+    revision = "    <revision><id>{}</id><text>{}</text></revision>\n"
+    history = "".join(revision.format(number, f"text {number} " * 50) for number in (5, 900, 17))
+    body = f"  <page><title>T</title><ns>0</ns><id>4</id>\n{history}  </page>\n"
+    path = _write(tmp_path / "enwiki.xml", HEAD + body + FOOT)
+    (document,) = _kept(path)
+    assert (document.page_id, document.revision) == ("4", 900)
+    # A history far longer than a page may be is read revision by revision.
+    history = "".join(revision.format(number, f"text {number} " * 20_000) for number in range(1, 60))
+    body = f"  <page><title>T</title><ns>0</ns><id>4</id>\n{history}  </page>\n"
+    (unit,) = _plan(_write(path, HEAD + body + page(5) + FOOT))
+    long, short = read_dump(unit, 300_000)
+    assert isinstance(long, RawDocument)
+    assert (long.revision, short.page_id) == (59, "5")
+
+
+def test_a_page_over_the_limit_is_skipped_without_being_held(tmp_path: Path) -> None:
+    path = _write(tmp_path / "enwiki.xml", HEAD + page(1, "word " * 3_000_000) + page(2) + FOOT)
+    (unit,) = _plan(path)
+    assert next(iter(read_dump(unit, 100_000))) == Skip("1", "Page 1", "en", "too-large")
+    assert [item.page_id for item in read_dump(unit, 100_000)] == ["1", "2"]
+
+
+def test_malformed_pages_are_counted_not_lost(tmp_path: Path) -> None:
+    no_id = page(1).replace("<id>1</id>", "")
+    bad_bytes = page(2, "caf\udcff").encode("utf-8", "surrogateescape")
+    data = HEAD.encode() + no_id.encode() + bad_bytes + page(3).encode() + FOOT.encode()
+    seen = _read(_write(tmp_path / "enwiki.xml", data))
+    assert [item.reason for item in seen if isinstance(item, Skip)] == ["malformed", "malformed"]
+    assert [item.page_id for item in seen if isinstance(item, RawDocument)] == ["3"]
+
+
+def test_only_the_main_slot_of_a_revision_is_text(tmp_path: Path) -> None:
+    slot = "<content><role>mediainfo</role><model>wikibase-mediainfo</model><text>{}</text></content>"
+    text = page(1, "main").replace("<sha1>0</sha1>", "<sha1>0</sha1>" + slot)
+    (document,) = _kept(_write(tmp_path / "enwiki.xml", HEAD + text + FOOT))
+    assert document.body == "main"
+
+
+def test_old_schemas_without_namespaces_and_models(tmp_path: Path) -> None:
+    old = page(1).replace("    <ns>0</ns>\n", "").replace("      <model>wikitext</model>\n", "")
+    talk = old.replace("Page 1", "Talk:Page 1")
+    colon = old.replace("Page 1", "Dawn: a walk")
+    seen = _read(_write(tmp_path / "enwiki.xml", HEAD + old + talk + colon + FOOT))
+    assert [item.reason if isinstance(item, Skip) else item.title for item in seen] == [
+        "Page 1",
+        "namespace",
+        "Dawn: a walk",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("", "empty file"),
+        ("   \n", "empty file"),
+        ("<!DOCTYPE html><html><body>404</body></html>", "an HTML page"),
+        ('<!DOCTYPE mediawiki [<!ENTITY a "b">]>' + HEAD + FOOT, "DOCTYPE"),
+        ("<?xml version='1.0'?><!-- x --><!DOCTYPE m SYSTEM 'http://x'>" + HEAD + FOOT, "DOCTYPE"),
+        ('{"error": "no"}', "not a MediaWiki dump"),
+        ("<rss><channel/></rss>", "not a MediaWiki dump"),
+        (HEAD + page(1) + "junk" + page(2) + FOOT, "unexpected data between pages: 'junk'"),
+        (HEAD + page(1) + FOOT + "junk", "unexpected data around </mediawiki>"),
+        (HEAD + page(1) + FOOT + page(2) + FOOT, "unexpected data"),
+        (HEAD + page(1).replace("</page>", "") + page(2) + FOOT, "begins inside the page 'Page 1'"),
+        ('<?xml version="1.0" encoding="koi8-r"?>' + HEAD + FOOT, "encoding 'koi8-r' is not supported"),
+    ],
+)
+def test_what_is_no_sound_dump_is_refused_by_name(tmp_path: Path, data: str, message: str) -> None:
+    with pytest.raises(InputError, match=r"enwiki\.xml") as caught:
+        _read(_write(tmp_path / "enwiki.xml", data))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "iso-8859-1"])
+def test_other_encodings_are_read(tmp_path: Path, encoding: str) -> None:
+    text = f'<?xml version="1.0" encoding="{encoding}"?>\n' + HEAD + page(1, "Olá, señor") + FOOT
+    (document,) = _kept(_write(tmp_path / "enwiki.xml", text.encode(encoding)), unit_bytes=100)
+    assert document.body == "Olá, señor"
+
+
+def test_bare_pages_are_read_with_a_note(tmp_path: Path) -> None:
+    path = _write(tmp_path / "brwiki-test.xml", page(1) + page(2))
+    (unit,) = _plan(path)
+    assert unit.lang == "br"
+    assert "bare <page> elements" in unit.notes[0]
+    assert len(_kept(path)) == 2
+    with pytest.raises(InputError, match="does not say its language"):
+        _plan(_write(tmp_path / "pages.xml", page(1)))
+    assert _plan(tmp_path / "pages.xml", lang="br")[0].lang == "br"
+
+
+def _status(folder: Path, job: str, about: dict) -> None:
+    (folder / "dumpstatus.json").write_text(json.dumps({"version": "0.8", "jobs": {job: about}}))
+
+
+def test_an_unfinished_dump_is_refused_with_its_date(tmp_path: Path) -> None:
+    path = _write(tmp_path / "enwiki-20261101-pages-articles.xml.bz2", streams(HEAD, page(1), FOOT))
+    assert len(_read(path)) == 1
+    _status(tmp_path, "articlesdump", {"status": "waiting"})
+    with pytest.raises(InputError, match=r"20261101 is not finished.*'waiting'"):
+        _plan(path)
+    _status(tmp_path, "articlesdump", {"status": "done", "files": {path.name: {"size": 10**9}}})
+    with pytest.raises(InputError, match="incomplete"):
+        _plan(path)
+    _status(tmp_path, "articlesdump", {"status": "done", "files": {path.name: {"size": path.stat().st_size}}})
+    assert len(_read(path)) == 1
+    (tmp_path / "dumpstatus.json").write_text("<html>")
+    with pytest.raises(InputError, match=r"dumpstatus\.json: not a status file"):
+        _plan(path)
+
+
+def test_a_dump_under_the_name_of_another_wiki_is_taken_for_what_its_name_says() -> None:
+    for code in ("ja", "he", "hy", "my", "hi"):
+        path = SAMPLE / "dumps" / f"{code}wiki-minidump-pages-articles.xml.bz2"
+        (unit,) = _plan(path)
+        assert (unit.lang, unit.dbname, unit.site_namespaces) == (code, f"{code}wiki", ())
+        assert f"named {code}wiki, but its siteinfo is of enwiki" in unit.notes[0]
+        assert _kept(path)[0].lang == code
+    assert _plan(LTG)[0].notes == ()

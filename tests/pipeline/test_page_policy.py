@@ -1,0 +1,69 @@
+import pytest
+
+from pipeline.languages import is_redirect
+from pipeline.page_policy import is_disambiguation, list_share
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#REDIRECT [[Target]]",
+        "  \n# redirect: [[Target#Part]]",
+        "#Redirect[[A]]",
+        "#WEITERLEITUNG [[Brücke]]",
+        "#REDIRECCIÓN [[Puente]]",
+        "#перенаправление [[Мост]]",
+        "#転送 [[橋]]",
+        "#تحويل [[جسر]]",
+        "#تغییر_مسیر [[پل]]",
+        "#Преусмери [[Мост]]",
+        "#YÖNLENDİRME [[Köprü]]",
+        "#PATRZ [[Most]]",
+        "#DOORVERWIJZING [[Brug]]",
+        "#अनुप्रेषित [[पुल]]",
+        "#넘겨주기 [[다리]]",
+        "#הפניה [[גשר]]",
+    ],
+)
+def test_redirects_in_the_words_of_many_wikis(text: str) -> None:
+    assert is_redirect(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["#Liste [[Brücke]] und mehr", "#REDIRECT", "Text #REDIRECT [[A]]", "# [[Mosel]]", "#Tamara [[A]]\n#B"],
+)
+def test_numbered_lists_are_no_redirects(text: str) -> None:
+    assert not is_redirect(text)
+
+
+@pytest.mark.parametrize(
+    ("title", "text"),
+    [
+        ("Mercury", "'''Mercury''' may be:\n* a planet\n{{disambiguation}}"),
+        ("Mercury", "{{ Disambig|geo}}"),
+        ("Mercury", "x {{hndis|name=Mercury}}"),
+        ("Merkur", "{{Begriffsklärung}}"),
+        ("メルクリウス", "{{曖昧さ回避}}"),
+        ("Меркурий", "{{неоднозначность\n|тип=имя}}"),
+        ("Mercury", "a __DISAMBIG__"),
+        ("Mercury (disambiguation)", "* a\n* b"),
+    ],
+)
+def test_disambiguation_by_template_magic_word_or_title(title: str, text: str) -> None:
+    assert is_disambiguation(title, text)
+
+
+def test_ordinary_pages_are_no_disambiguation() -> None:
+    assert not is_disambiguation(
+        "Mercury (planet)", "{{Infobox planet|name=disambiguation}} [[disambiguation]]"
+    )
+    assert not is_disambiguation("Disambiguation", "Word-sense {{lang|la|x}}")
+
+
+def test_share_of_list_items() -> None:
+    items = "* one item\n** another item\n# third\n" * 30
+    assert list_share(items + "{{Navbox\n|a=b}}\n[[Category:Lists]]\n== Head ==\n| cell\n") == 1
+    assert 0.3 < list_share("* four words in here\n" + "Running text that is twice so long.") < 0.4
+    assert list_share("") == list_share("Only text.\n\n[[Link]] first.") == 0
+    assert list_share("* item\n[[Link]] opens a paragraph of running text.") < 0.2

@@ -1,0 +1,85 @@
+from pathlib import Path
+
+import pytest
+
+from pipeline.config import BuildConfig, Extraction, Source
+from pipeline.plan import plan_units, source_files
+from pipeline.sources.reader import read_unit
+from pipeline.units import Unit
+from schemas.errors import ConfigError, InputError
+from tests.pipeline.sources.dumps import FOOT, HEAD, SAMPLE, page
+
+
+def _config(*sources: Source, **extraction) -> BuildConfig:
+    return BuildConfig(output="out", sources=list(sources), extraction=Extraction(**extraction))
+
+
+def _wiki(*paths: str | Path, **fields) -> Source:
+    return Source(name="wiki", kind="wikimedia", paths=[str(path) for path in paths], **fields)
+
+
+def test_the_whole_sample_is_planned_and_read() -> None:
+    books = [
+        Source(name=f"books-{lang}", kind="bookcorpus", paths=[str(SAMPLE / "books" / lang)], lang=lang)
+        for lang in ("el", "en", "ja", "pt", "ru")
+    ]
+    config = _config(_wiki(SAMPLE / "dumps"), *books, unit_bytes=200_000)
+    units = plan_units(config)
+    assert len({unit.unit_id for unit in units}) == len(units)
+    assert len({unit.lang for unit in units}) > 90
+    assert sum(unit.uri.endswith("multistream.xml.bz2") for unit in units) == 4
+    assert not any("index" in unit.uri for unit in units)
+    assert plan_units(config) == units
+    assert all(list(read_unit(unit, config)) for unit in units if unit.lang in ("ltg", "ja", "el"))
+
+
+def test_units_survive_json_and_their_ids_say_all_but_the_notes() -> None:
+    for unit in plan_units(_config(_wiki(SAMPLE / "dumps" / "*multistream.xml.bz2"), unit_bytes=1 << 18)):
+        again = Unit.from_record(unit.to_record())
+        assert again == unit
+        assert again.unit_id == unit.unit_id
+        assert Unit.from_record({**unit.to_record(), "notes": ["x"]}).unit_id == unit.unit_id
+        assert Unit.from_record({**unit.to_record(), "size": 1}).unit_id != unit.unit_id
+
+
+def test_names_are_relative_to_the_folder_of_the_path(tmp_path: Path) -> None:
+    for name in ("a/x.txt", "a/b/x.txt", "a/b/.hidden"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("text")
+
+    def names(*patterns: str) -> list[str]:
+        source = Source(
+            name="t", kind="text", lang="en", paths=[str(tmp_path / pattern) for pattern in patterns]
+        )
+        return [file.name for file in source_files(source)]
+
+    assert names("a") == ["b/x.txt", "x.txt"]
+    assert names("a/*.txt") == ["x.txt"]
+    assert names("**/*.txt") == ["a/b/x.txt", "a/x.txt"]
+    assert names("a/x.txt", "a/*.txt") == ["x.txt"]
+    with pytest.raises(ConfigError, match=r"the same name 'x\.txt'"):
+        names("a/x.txt", "a/b/x.txt")
+    with pytest.raises(InputError, match=r"source t: .*nothing.*: no such file"):
+        names("nothing/*.txt")
+
+
+def test_two_wikis_of_one_language_do_not_share_a_source(tmp_path: Path) -> None:
+    (tmp_path / "enwiki.xml").write_text(HEAD + page(1) + FOOT)
+    (tmp_path / "enwiktionary.xml").write_text(HEAD.replace("enwiki", "enwiktionary") + page(1) + FOOT)
+    with pytest.raises(ConfigError, match="two wikis of language en; put them into two sources"):
+        plan_units(_config(_wiki(tmp_path)))
+
+
+def test_an_index_is_for_one_file(tmp_path: Path) -> None:
+    (tmp_path / "enwiki.xml").write_text(HEAD + page(1) + FOOT)
+    (tmp_path / "dewiki.xml").write_text(HEAD + page(1) + FOOT)
+    with pytest.raises(ConfigError, match="index is for a source with one file, it has 2"):
+        plan_units(_config(_wiki(tmp_path, index="x")))
+
+
+def test_files_that_accompany_a_dump_are_no_dumps(tmp_path: Path) -> None:
+    (tmp_path / "enwiki-pages-articles.xml").write_text(HEAD + page(1) + FOOT)
+    (tmp_path / "enwiki-20260101-md5sums.txt").write_text("x")
+    (tmp_path / "dumpstatus.json").write_text('{"jobs": {}}')
+    assert [file.name for file in source_files(_wiki(tmp_path))] == ["enwiki-pages-articles.xml"]
