@@ -108,6 +108,7 @@ def is_transient(error: BaseException) -> bool:
     return isinstance(
         error,
         botocore_errors.HTTPClientError
+        | botocore_errors.ConnectionError  # no subclass of the one above
         | botocore_errors.IncompleteReadError
         | botocore_errors.FlexibleChecksumError
         | HTTPError
