@@ -1,8 +1,10 @@
 """The config of a training run: every field, its default, its range and what it does."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from trainer.model_config import ModelConfig
 
 Precision = Literal["fp32", "bf16"]
 Positive = Annotated[int, Field(ge=1)]
@@ -25,19 +27,6 @@ class Run(Section):
     """Fields (dotted, or a section) that may differ from those the run was started with."""
     restart: bool = False
     """Start at step 0 when the run has checkpoints but none of them can be used."""
-
-
-class Model(Section):
-    """The network. Vocabulary size and sentence objective come from the corpus."""
-
-    kind: Literal["bert", "albert", "roberta", "modern"] = "bert"
-    """Family of the encoder."""
-    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = "base"
-    """Layers, width and heads."""
-    overrides: dict[str, Any] = {}
-    """Single fields of the model's config, for example num_hidden_layers: 3."""
-    attention: Literal["auto", "varlen", "sdpa"] = "auto"
-    """Attention kernel; auto takes the fastest that this machine has, and says which."""
 
 
 class Data(Section):
@@ -118,17 +107,17 @@ class Optimizer(Section):
 class Schedule(Section):
     """The factor on the learning rate at each step."""
 
-    kind: Literal["linear", "polynomial", "cosine", "wsd", "constant"] = "linear"
+    shape: Literal["linear", "polynomial", "cosine", "wsd", "constant"] = "linear"
     """Shape of the decay."""
     span: Literal["run", "phase"] = "run"
     """One warm-up and decay over the whole run (BERT 2018), or in each phase (LAMB in two phases)."""
     warmup: Annotated[float, Field(ge=0)] = 0.01
     """Warm-up: a share of the span below 1, a number of steps from 1 on."""
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """For wsd: share of the span in which the rate falls."""
+    decay: Annotated[float, Field(gt=0)] = 0.2
+    """For wsd, the final decay: a share of the span below 1, a number of steps from 1 on."""
     power: Annotated[float, Field(gt=0)] = 1.0
     """For polynomial: the exponent."""
-    end_factor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    end: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak at the end."""
 
 
@@ -193,8 +182,8 @@ class TrainConfig(Section):
     """Name and place."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 12345
     """Seed of every random choice."""
-    model: Model = Model()
-    """The network."""
+    model: ModelConfig = ModelConfig()
+    """The network; its vocabulary size is taken from the corpus."""
     data: Data
     """The corpus."""
     phases: Annotated[list[Phase], Field(min_length=1)]

@@ -48,6 +48,7 @@ class TrainingPlan:
     def __init__(self, phases: Sequence[Phase], orders: Mapping[int, SampleOrder]) -> None:
         """``orders`` has the sample order of every length. Raises ConfigError for an unknown length."""
         self.phases: list[PhasePlan] = []
+        self.orders = dict(orders)
         step = 0
         position = dict.fromkeys(orders, 0)
         for number, phase in enumerate(phases):

@@ -1,6 +1,6 @@
 """A small corpus of invented rows in the real format, for tests of the trainer.
 
-The text is a walk through a table of likely successors, so that a model learns it within a few steps.
+The text has a few frequent words and certain successors, so that a model learns it within a few steps.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ LANGUAGES = ("de", "el", "en")
 def invented_rows(
     rows: int, max_seq_length: int, vocab_size: int, objective: str, seed: int, full: bool = False
 ) -> dict[str, list[Any]]:
-    """Columns of SHARD: about 15 % masked; a random next segment walks another table."""
+    """Columns of SHARD: about 15 % masked; a random next segment has other successors."""
     random = np.random.default_rng(seed)
     words = vocab_size - FIRST_WORD
     columns: dict[str, list[Any]] = {name: [] for name in SHARD.names}
@@ -53,12 +53,9 @@ def invented_rows(
 
 
 def _walk(random: np.random.Generator, length: int, words: int, stride: int) -> list[int]:
-    word = int(random.integers(0, words))
-    walk = []
-    for _ in range(length):
-        walk.append(FIRST_WORD + word)
-        word = (word * 2 + stride) % words
-    return walk
+    """Frequent words are much more frequent, and every second one follows from the one before."""
+    drawn = np.minimum(random.pareto(1.0, size=length) * 3, words - 1).astype(int)
+    return [FIRST_WORD + int((drawn[i - i % 2] + stride * (i % 2)) % words) for i in range(length)]
 
 
 def write_shard(path: Path, columns: dict[str, list[Any]], group_rows: int) -> dict[str, Any]:

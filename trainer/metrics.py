@@ -1,0 +1,190 @@
+"""What a run writes down: JSON lines of every rank, TensorBoard of rank 0, sums turned into figures.
+
+RUN/metrics/attempt-000003/rank-00000.jsonl has one object in a line: ``{"event": ...}`` for what
+happened (resumed, saved, skipped, stopped), and otherwise the figures of the steps since the line before.
+A reader who wants one history takes, for each step, the line of the highest attempt.
+"""
+
+import json
+import logging
+import math
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.tensorboard import SummaryWriter
+
+from cluster import storage
+from schemas.errors import StorageError
+from trainer.objectives import STATISTICS
+
+log = logging.getLogger(__name__)
+
+Record = dict[str, Any]
+
+_UPLOAD_SECONDS = 30.0
+
+
+class RunLog:
+    """The log of one rank in one attempt.
+
+    On remote storage the files are kept locally and sent there every half minute and at the end; an
+    upload that fails is logged, counted in ``failed_uploads``, and tried again with the next one.
+    ``echo`` is called with every record, for a progress line.
+    """
+
+    def __init__(
+        self,
+        run_uri: str,
+        attempt: int,
+        rank: int,
+        *,
+        tensorboard: bool = True,
+        first_step: int = 0,
+        echo: Callable[[Record], None] | None = None,
+    ) -> None:
+        self._echo = echo
+        self._remote = storage.scheme(run_uri) != "file"
+        self._run_uri = run_uri
+        local = tempfile.mkdtemp(prefix="bertmill-log-") if self._remote else run_uri.removeprefix("file://")
+        self._folder = Path(local)
+        path = self._folder / "metrics" / f"attempt-{attempt:06d}" / f"rank-{rank:05d}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._board: SummaryWriter | None = None
+        if tensorboard and rank == 0:
+            folder = self._folder / "tensorboard"
+            self._board = SummaryWriter(str(folder), purge_step=first_step)
+        self._uploads = ThreadPoolExecutor(1, thread_name_prefix="log-upload") if self._remote else None
+        self._upload: Future[None] | None = None
+        self._uploaded = time.monotonic()
+        self.failed_uploads = 0
+
+    def event(self, event: str, **fields: Any) -> None:
+        """Writes down that something happened."""
+        self._write({"event": event, "time": round(time.time(), 3), **fields})
+
+    def figures(self, step: int, record: Record) -> None:
+        """Writes the figures after ``step``; numbers go to TensorBoard, one level of groups deep."""
+        self._write({"step": step, **record})
+        if self._board is not None:
+            for name, value in _numbers(record):
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+
+    def close(self) -> None:
+        """Writes and sends what is left. Raises StorageError when the last upload fails."""
+        if self._board is not None:
+            self._board.close()
+        self._file.close()
+        if self._uploads is not None:
+            self._uploads.submit(self._send).result()
+            self._uploads.shutdown()
+            shutil.rmtree(self._folder)
+
+    def _write(self, record: Record) -> None:
+        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        if self._echo is not None:
+            self._echo(record)
+        if self._uploads is not None and time.monotonic() - self._uploaded > _UPLOAD_SECONDS:
+            self._send_soon(self._uploads)
+
+    def _send_soon(self, pool: ThreadPoolExecutor) -> None:
+        if self._upload is not None:
+            if not self._upload.done():
+                return
+            error = self._upload.exception()
+            if error is not None:
+                self.failed_uploads += 1
+                log.warning("metrics not uploaded: %s", error)
+                if not isinstance(error, StorageError):
+                    raise error
+        self._uploaded = time.monotonic()
+        self._upload = pool.submit(self._send)
+
+    def _send(self) -> None:
+        for path in sorted(self._folder.rglob("*")):
+            if path.is_file():
+                storage.upload_file(
+                    path, storage.join(self._run_uri, path.relative_to(self._folder).as_posix())
+                )
+
+
+def _numbers(record: Record) -> list[tuple[str, float]]:
+    found = []
+    for name, value in record.items():
+        if isinstance(value, dict):
+            found += [(f"{name}/{inner}", number) for inner, number in _numbers(value)]
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found.append((name, float(value)))
+    return found
+
+
+def figures(statistics: Tensor, languages: Sequence[str]) -> Record:
+    """Losses and accuracies from sums [languages, STATISTICS], in all and for each language that occurs.
+
+    ``loss`` is the token loss plus the pair loss, each divided by its own count.
+    """
+    sums = statistics.double().cpu()
+    total = _figures_of(sums.sum(0))
+    by_language = {
+        lang: _figures_of(sums[index])
+        for index, lang in enumerate(languages)
+        if sums[index, STATISTICS.index("sequences")] > 0
+    }
+    return {**total, "languages": by_language}
+
+
+def _figures_of(sums: Tensor) -> Record:
+    value = dict(zip(STATISTICS, sums.tolist(), strict=True))
+    found: Record = {}
+    parts = []
+    if value["token_count"]:
+        parts.append(value["token_loss"] / value["token_count"])
+        found["token_loss"] = parts[-1]
+        found["token_accuracy"] = value["token_correct"] / value["token_count"]
+    if value["pair_count"]:
+        parts.append(value["pair_loss"] / value["pair_count"])
+        found["pair_loss"] = parts[-1]
+        found["pair_accuracy"] = value["pair_correct"] / value["pair_count"]
+        first = value["pair_count"] - value["pair_second"]
+        if value["pair_second"]:
+            found["pair_accuracy_second"] = value["pair_second_correct"] / value["pair_second"]
+        if first:
+            found["pair_accuracy_first"] = (value["pair_correct"] - value["pair_second_correct"]) / first
+        found["pair_share_second"] = value["pair_second"] / value["pair_count"]
+    targets = int(value["token_count"] + value["pair_count"])
+    return {"loss": math.fsum(parts), "targets": targets, **found}
+
+
+class Meter:
+    """Sums since the last line of the log."""
+
+    def __init__(self, languages: int, device: torch.device) -> None:
+        self._zero = torch.zeros(languages, len(STATISTICS), device=device)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins a new stretch."""
+        self.statistics = self._zero.clone()
+        self.tokens = 0
+        self.room = 0
+        self.steps = 0
+        self.waited = 0.0
+        self.started = time.monotonic()
+
+    def timing(self) -> Record:
+        """Throughput of all ranks together since the last reset."""
+        seconds = max(time.monotonic() - self.started, 1e-9)
+        return {
+            "tokens_per_second": round(self.tokens / seconds, 1),
+            "step_seconds": round(seconds / max(self.steps, 1), 6),
+            "data_wait_share": round(self.waited / seconds, 6),
+            "packing_efficiency": round(self.tokens / max(self.room, 1), 6),
+        }

@@ -1,0 +1,160 @@
+"""What a rank needs before the first step: the data in order, the network, its rates."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from schemas.errors import BertmillError, ConfigError
+from schemas.randomness import draws, key_from_text
+from trainer.attention import Kernel
+from trainer.batches import BatchReader, Stream
+from trainer.config import TrainConfig
+from trainer.corpus import Corpus, check_model, check_shards, open_corpus
+from trainer.model import BertPretraining
+from trainer.model_config import ModelConfig
+from trainer.objectives import PretrainingLoss
+from trainer.optim import build_optimizer
+from trainer.plan import TrainingPlan
+from trainer.ranks import Ranks
+from trainer.rows import ShardRows
+from trainer.schedule import Schedule, steps_of
+
+_INIT = key_from_text("trainer.prepare", "initial weights")
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The corpus, the plan of all steps, and this rank's reader."""
+
+    corpus: Corpus
+    plan: TrainingPlan
+    reader: BatchReader
+
+
+@dataclass(frozen=True)
+class Network:
+    """The model, its loss, and its optimizer, on this rank's device."""
+
+    config: ModelConfig
+    model: BertPretraining
+    loss: nn.Module
+    optimizer: torch.optim.Optimizer
+    parameters: list[nn.Parameter]
+    kernel: Kernel
+    precision: torch.dtype
+
+
+def plan_of(config: TrainConfig, corpus: Corpus) -> TrainingPlan:
+    """All steps of the run. Raises ConfigError when the corpus lacks a length."""
+    lengths = sorted({phase.max_seq_length for phase in config.phases} & set(corpus.lengths()))
+    window = config.data.shuffle_window
+    return TrainingPlan(
+        config.phases, {length: corpus.order(length, config.seed, window) for length in lengths}
+    )
+
+
+def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> TrainingData:
+    """The data of this rank; ``cleanup`` ends its threads. Raises ConfigError, CorpusError on all ranks."""
+    data = config.data
+    corpus = open_corpus(data.manifest)
+    model_config(config, corpus)
+    plan = plan_of(config, corpus)
+    if data.check_shards:
+        _check_shards(corpus, list(plan.orders), ranks)
+    streams = {
+        length: Stream(order, ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes))
+        for length, order in plan.orders.items()
+    }
+    reader = BatchReader(
+        plan, streams, ranks.rank, ranks.world_size, threads=data.read_threads, ahead=data.read_ahead
+    )
+    cleanup.callback(reader.close)
+    return TrainingData(corpus, plan, reader)
+
+
+def _check_shards(corpus: Corpus, lengths: list[int], ranks: Ranks) -> None:
+    """Each rank opens its share of the shards."""
+    places = [place for length in lengths for shards in corpus.passes(length) for place in shards]
+    error = None
+    try:
+        check_shards(places[ranks.rank :: ranks.world_size])
+    except BertmillError as caught:
+        error = caught
+    ranks.fail_together(error)
+
+
+def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
+    """The network with its initial weights, which depend on the seed only."""
+    torch.manual_seed(seed_of(config.seed, _INIT))
+    shape = model_config(config, corpus)
+    model = BertPretraining(shape).to(ranks.device)
+    precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
+    kernel = model.use_kernel(ranks.device, precision)
+    loss = PretrainingLoss(model, len(corpus.languages))
+    if config.compile:
+        loss.compile()
+    settings = config.optimizer
+    optimizer = build_optimizer(
+        model,
+        settings.kind,
+        learning_rate=config.phases[0].learning_rate,
+        betas=settings.betas,
+        eps=settings.eps,
+        weight_decay=settings.weight_decay,
+    )
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return Network(shape, model, loss, optimizer, parameters, kernel, precision)
+
+
+def model_config(config: TrainConfig, corpus: Corpus) -> ModelConfig:
+    """The model's config with the corpus' vocabulary. Raises ConfigError when the two do not fit."""
+    model = config.model
+    check_model(
+        corpus,
+        vocab_size=model.vocab_size or corpus.vocab_size,
+        pairs=model.pair_objective != "none",
+        max_positions=model.max_positions,
+        lengths=[phase.max_seq_length for phase in config.phases],
+    )
+    if model.pair_objective not in ("none", corpus.objective):
+        raise ConfigError(
+            f"model.pair_objective: {model.pair_objective}, but {corpus.uri} was built for {corpus.objective}"
+        )
+    return model if model.vocab_size else model.with_vocabulary(corpus.vocab_size)
+
+
+class LearningRates:
+    """The learning rate as a pure function of the step. Raises ConfigError."""
+
+    def __init__(self, config: TrainConfig, plan: TrainingPlan) -> None:
+        self._plan = plan
+        whole = config.schedule.span == "run"
+        self._schedules = [
+            _schedule(config, plan.total_steps if whole else phase.steps) for phase in plan.phases
+        ]
+        self._offsets = [0 if whole else phase.first_step for phase in plan.phases]
+
+    def at(self, step: int) -> float:
+        """The rate of ``step``."""
+        number = self._plan.at(step).phase
+        peak = self._plan.phases[number].phase.learning_rate
+        return peak * self._schedules[number].factor(step - self._offsets[number])
+
+
+def _schedule(config: TrainConfig, total: int) -> Schedule:
+    settings = config.schedule
+    return Schedule(
+        settings.shape,
+        total,
+        warmup=steps_of(settings.warmup, total),
+        decay=steps_of(settings.decay, total),
+        power=settings.power,
+        end=settings.end,
+    )
+
+
+def seed_of(seed: int, *words: int) -> int:
+    """A seed for torch, in [0, 2^63), keyed by ``words``."""
+    return int(draws(seed, *words)) >> 1

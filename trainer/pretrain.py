@@ -1,0 +1,91 @@
+"""Pretraining as a job: ``python trainer/pretrain.py --config configs/demo-train.yaml``.
+
+The launchers differ in how the ranks come to life; the loop is the same (trainer/loop.py).
+ray: Ray Train starts ``workers.num_workers`` processes and starts them again when one dies.
+torchrun: started by ``torchrun --nproc-per-node N trainer/pretrain.py --launcher torchrun ...``.
+local: this process alone.
+"""
+
+import argparse
+import importlib
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cluster import storage
+from cluster.config_file import load_config
+from schemas.errors import BertmillError
+from trainer import stopping
+from trainer.config import TrainConfig
+from trainer.loop import Hooks, train
+from trainer.progress import Progress, show_outcome, show_plan
+from trainer.ranks import alone, join_torchrun, pick_device
+
+_EXIT_STOPPED = 128 + signal.SIGTERM
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line. 0: finished, 143: stopped by SIGTERM after a checkpoint, 2: a mistake."""
+    parser = argparse.ArgumentParser(
+        prog="pretrain", description="Train a BERT from shards.", epilog="--a.b=c overrides a field"
+    )
+    parser.add_argument("--config", required=True, help="YAML file: a path or URI")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and end")
+    parser.add_argument("--launcher", choices=("ray", "local", "torchrun"), default="ray")
+    arguments, overrides = parser.parse_known_args(argv)
+    try:
+        config = _absolute(load_config(TrainConfig, arguments.config, overrides))
+        if arguments.dry_run:
+            show_plan(config, _say)
+            return 0
+        outcome = _launch(arguments.launcher, config)
+    except BertmillError as error:
+        print(f"pretrain: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    if outcome["rank"] == 0:
+        show_outcome(outcome, _say)
+    return _EXIT_STOPPED if outcome["status"] == "stopped" else 0
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201
+
+
+def _absolute(config: TrainConfig) -> TrainConfig:
+    """Relative paths made absolute: workers may run in another folder than this process."""
+
+    def absolute(uri: str) -> str:
+        return str(Path(uri).absolute()) if storage.scheme(uri) == "file" and "://" not in uri else uri
+
+    run = config.run.model_copy(update={"storage": absolute(config.run.storage)})
+    data = config.data.model_copy(update={"manifest": absolute(config.data.manifest)})
+    return config.model_copy(update={"run": run, "data": data})
+
+
+def _launch(launcher: str, config: TrainConfig) -> dict[str, Any]:
+    """Trains; the outcome, with the rank that this process had."""
+    progress = Progress(_say)
+    if launcher == "ray":
+        # Not imported above: the other launchers run on hosts without Ray.
+        ray_launcher = importlib.import_module("trainer.ray_launcher")
+        return {**ray_launcher.launch(config, progress), "rank": 0}
+    stopping.install()
+    torch.set_num_threads(max(1, int(config.workers.cpus_per_worker)))
+    use_gpu = config.workers.use_gpu
+    if launcher == "torchrun":
+        ranks = join_torchrun(config.workers.collective_timeout_seconds, use_gpu)
+    else:
+        ranks = alone(pick_device(use_gpu))
+    outcome = train(config, ranks, Hooks(stop_wanted=stopping.wanted, echo=progress))
+    if launcher == "torchrun":
+        torch.distributed.destroy_process_group()
+    return {**asdict(outcome), "rank": ranks.rank}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

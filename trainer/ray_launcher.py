@@ -1,0 +1,209 @@
+"""Runs the ranks under Ray Train, which starts them again when a process or a node dies.
+
+Checkpoints are ours alone (trainer/checkpoint.py). They are not registered with Ray Train: it would
+refuse to start once one of those it remembers is gone, and it cannot pass over a damaged one. Ray's own
+record of the run, below RUN/ray, holds nothing that a restart needs.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from types import FrameType
+from typing import Any
+
+import ray
+import torch
+from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch.config import _TorchBackend
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from cluster import storage
+from cluster.ray_connection import connect
+from schemas.errors import BertmillError, StorageError
+from trainer import stopping
+from trainer.config import TrainConfig
+from trainer.loop import Hooks, run_uri, train
+from trainer.metrics import Record
+from trainer.ranks import joined
+
+
+class Switchboard:
+    """An actor between the driver and rank 0: records one way, the wish to stop the other way."""
+
+    def __init__(self) -> None:
+        self._records: list[dict[str, Any]] = []
+        self._stop = False
+
+    def say(self, record: dict[str, Any]) -> None:
+        """Keeps a record for the driver."""
+        self._records.append(record)
+
+    def take(self) -> list[dict[str, Any]]:
+        """All records since the last call."""
+        taken, self._records = self._records, []
+        return taken
+
+    def stop(self) -> None:
+        """Wishes that the training stops."""
+        self._stop = True
+
+    def stop_wanted(self) -> bool:
+        """Whether it is to stop."""
+        return self._stop
+
+    @classmethod
+    def on_this_node(cls) -> Any:
+        """A handle to a new one beside the driver, which lives as long as the driver does."""
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        return ray.remote(cls).options(num_cpus=0, scheduling_strategy=here).remote()
+
+
+class _StoppableBackend(_TorchBackend):  # type: ignore[misc]
+    """Ray's torch backend, whose workers take SIGTERM for a wish to stop.
+
+    Ray runs the training in a second thread and this in the main thread, where handlers are installed.
+    """
+
+    def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        super().on_start(worker_group, backend_config)
+        worker_group.execute(stopping.install)
+
+
+@dataclass
+class WorkerTorchConfig(TorchConfig):  # type: ignore[misc]
+    """Process group of the workers, with signals."""
+
+    @property
+    def backend_cls(self) -> type[_StoppableBackend]:
+        """What Ray calls to set the workers up."""
+        return _StoppableBackend
+
+
+def launch(config: TrainConfig, progress: Callable[[Record], None]) -> dict[str, Any]:
+    """Trains on the cluster; the outcome as a mapping. ``progress`` gets the records of rank 0's log.
+
+    Raises BertmillError for what no restart could mend, StorageError when the restarts are used up.
+    """
+    workers = config.workers
+    connect()
+    logging.getLogger("ray.train").setLevel(logging.WARNING)
+    board = Switchboard.on_this_node()
+    trainer = TorchTrainer(
+        work,
+        train_loop_config={"config": config.model_dump(mode="json"), "board": board},
+        torch_config=WorkerTorchConfig(timeout_s=int(workers.collective_timeout_seconds)),
+        scaling_config=ScalingConfig(
+            num_workers=workers.num_workers,
+            use_gpu=workers.use_gpu,
+            resources_per_worker={"CPU": workers.cpus_per_worker, **({"GPU": 1} if workers.use_gpu else {})},
+        ),
+        run_config=RunConfig(
+            name=config.run.name,
+            storage_path=storage.join(run_uri(config), "ray"),
+            failure_config=FailureConfig(max_failures=workers.max_failures),
+        ),
+    )
+    with _Listener(board, progress):
+        try:
+            result = trainer.fit()
+        except ray.train.TrainingFailedError as error:
+            raise StorageError(f"{run_uri(config)}: training failed: {_cause(error)}") from error
+    outcome: dict[str, Any] = result.return_value
+    if "error" in outcome:
+        raise BertmillError(outcome["error"])
+    return outcome
+
+
+class _Listener:
+    """Prints what rank 0 says, and passes SIGTERM on to the workers, while the trainer runs."""
+
+    def __init__(self, board: Any, progress: Callable[[Record], None]) -> None:
+        self._board, self._progress = board, progress
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._listen, name="progress", daemon=True)
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._stop)
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        del number, frame
+        self._board.stop.remote()
+
+    def _listen(self) -> None:
+        last = False
+        while not last:
+            last = self._ended.wait(0.5)
+            for record in ray.get(self._board.take.remote()):
+                self._progress(record)
+
+
+def _cause(error: BaseException) -> str:
+    """The last line of the innermost error that Ray passes on."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[-1] if lines else type(error).__name__)[:300]
+
+
+def work(settings: dict[str, Any]) -> dict[str, Any]:
+    """What each Ray Train worker runs: the outcome, or an error that no restart can mend.
+
+    Raises what a restart may mend, among it StorageError.
+    """
+    config = TrainConfig.model_validate(settings["config"])
+    torch.set_num_threads(max(1, int(config.workers.cpus_per_worker)))
+    device = ray.train.torch.get_device() if config.workers.use_gpu else torch.device("cpu")
+    ranks = joined(config.workers.collective_timeout_seconds, device)
+    board = _Board(settings["board"], first=ranks.rank == 0)
+    hooks = Hooks(stop_wanted=board.stop_wanted, drained=_drained, echo=board.say)
+    try:
+        return asdict(train(config, ranks, hooks))
+    except StorageError:
+        raise
+    except BertmillError as error:
+        return {"error": str(error)}
+
+
+class _Board:
+    """The switchboard as one rank uses it; asks at most once in a while, and never waits for an answer."""
+
+    def __init__(self, actor: Any, *, first: bool) -> None:
+        self._actor, self._first = actor, first
+        self._asked: Any = None
+        self._stop = False
+
+    def say(self, record: dict[str, Any]) -> None:
+        self._actor.say.remote(record)
+
+    def stop_wanted(self) -> bool:
+        if self._first and not self._stop:
+            self._listen()
+        return self._stop or stopping.wanted()
+
+    def _listen(self) -> None:
+        if self._asked is None:
+            self._asked = self._actor.stop_wanted.remote()
+        ready, _ = ray.wait([self._asked], timeout=0)
+        if ready:
+            self._asked = None
+            try:
+                self._stop = ray.get(ready[0])
+            except ray.exceptions.RayActorError:
+                # The driver is gone, and Ray is about to end this process too.
+                self._stop = True
+
+
+def _drained() -> bool:
+    return ray.train.get_preemption_info() is not None
