@@ -8,19 +8,17 @@ A reader who wants one history takes, for each step, the line of the highest att
 import json
 import logging
 import math
-import shutil
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 
-from cluster import storage
+from cluster import local_files, scratch, storage
 from schemas.errors import StorageError
 from trainer.objectives import STATISTICS
 
@@ -52,8 +50,11 @@ class RunLog:
         self._echo = echo
         self._remote = storage.scheme(run_uri) != "file"
         self._run_uri = run_uri
-        local = tempfile.mkdtemp(prefix="bertmill-log-") if self._remote else run_uri.removeprefix("file://")
-        self._folder = Path(local)
+        self._cleanup = ExitStack()
+        if self._remote:
+            self._folder = self._cleanup.enter_context(scratch.folder("log"))
+        else:
+            self._folder = local_files.path_of(run_uri)
         path = self._folder / "metrics" / f"attempt-{attempt:06d}" / f"rank-{rank:05d}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8", buffering=1)
@@ -86,7 +87,7 @@ class RunLog:
         if self._uploads is not None:
             self._uploads.submit(self._send).result()
             self._uploads.shutdown()
-            shutil.rmtree(self._folder)
+        self._cleanup.close()
 
     def _write(self, record: Record) -> None:
         self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
@@ -110,7 +111,7 @@ class RunLog:
 
     def _send(self) -> None:
         for path in sorted(self._folder.rglob("*")):
-            if path.is_file():
+            if path.is_file() and not path.name.startswith("."):
                 storage.upload_file(
                     path, storage.join(self._run_uri, path.relative_to(self._folder).as_posix())
                 )

@@ -21,6 +21,7 @@ from ray.train.torch.config import _TorchBackend
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from cluster import storage
+from cluster.metrics import TrainingMetrics
 from cluster.ray_connection import connect
 from schemas.errors import BertmillError, StorageError
 from trainer import stopping
@@ -166,7 +167,7 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(max(1, int(config.workers.cpus_per_worker)))
     device = ray.train.torch.get_device() if config.workers.use_gpu else torch.device("cpu")
     ranks = joined(config.workers.collective_timeout_seconds, device)
-    board = _Board(settings["board"], first=ranks.rank == 0)
+    board = _Board(settings["board"], config.run.name, first=ranks.rank == 0)
     hooks = Hooks(stop_wanted=board.stop_wanted, drained=_drained, echo=board.say)
     try:
         return asdict(train(config, ranks, hooks))
@@ -179,15 +180,19 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
 class _Board:
     """The switchboard as one rank uses it; asks at most once in a while, and never waits for an answer."""
 
-    def __init__(self, actor: Any, *, first: bool) -> None:
+    def __init__(self, actor: Any, run: str, *, first: bool) -> None:
         self._actor, self._first = actor, first
+        self._metrics = TrainingMetrics(run)
         self._asked: Any = None
         self._stop = False
 
-    def say(self, record: dict[str, Any]) -> None:
+    def say(self, record: Record) -> None:
+        """Passes a record on to the driver and to Prometheus."""
+        self._metrics(record)
         self._actor.say.remote(record)
 
     def stop_wanted(self) -> bool:
+        """Whether this process or the driver has been told to end."""
         if self._first and not self._stop:
             self._listen()
         return self._stop or stopping.wanted()
@@ -206,4 +211,5 @@ class _Board:
 
 
 def _drained() -> bool:
+    """Whether Ray has been told that a node of this group will go away. Rank 0's answer is everybody's."""
     return ray.train.get_preemption_info() is not None

@@ -1,9 +1,11 @@
 """Fixtures of the trainer's tests: places for runs, on a local disk and on S3."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -25,3 +27,12 @@ def run(request: pytest.FixtureRequest, tmp_path: Path, temporary: Path) -> str:
 def local_run(tmp_path: Path, temporary: Path) -> str:
     """A local folder for a run."""
     return str(tmp_path / "run")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Models of a few thousand weights: threads that wait for each other would take all the time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -1,0 +1,85 @@
+"""What a run writes down."""
+
+import json
+
+import pytest
+import torch
+
+from cluster import storage
+from tests.trainer.runs import History
+from trainer.metrics import RunLog, figures
+from trainer.objectives import STATISTICS
+
+
+def sums(**values):
+    return [float(values.get(name, 0)) for name in STATISTICS]
+
+
+def test_figures_are_divided_by_their_own_counts():
+    german = {"token_loss": 8, "token_count": 4, "token_correct": 1, "sequences": 3, "pair_loss": 1}
+    german |= {"pair_count": 2, "pair_correct": 2, "pair_second": 1, "pair_second_correct": 1}
+    english = {"token_loss": 2, "token_count": 1, "token_correct": 1, "sequences": 2}
+    english |= {"pair_loss": 2, "pair_count": 2}
+    table = torch.tensor([sums(**german), sums(), sums(**english)])
+    found = figures(table, ["de", "el", "en"])
+    assert found["token_loss"] == 2.0
+    assert found["token_accuracy"] == 0.4
+    assert found["pair_loss"] == 0.75
+    assert found["loss"] == 2.75
+    assert found["pair_accuracy"] == 0.5
+    assert found["pair_accuracy_second"] == 1.0
+    assert found["pair_accuracy_first"] == pytest.approx(1 / 3)
+    assert found["pair_share_second"] == 0.25
+    assert set(found["languages"]) == {"de", "en"}
+    assert found["languages"]["en"]["token_accuracy"] == 1.0
+
+
+def test_nothing_to_predict_gives_no_figures_instead_of_nan():
+    assert figures(torch.zeros(1, len(STATISTICS)), ["de"]) == {"loss": 0.0, "targets": 0, "languages": {}}
+
+
+def test_each_rank_and_attempt_has_a_file(run):
+    for attempt, rank in ((1, 0), (1, 1), (2, 0)):
+        log = RunLog(run, attempt, rank, tensorboard=False)
+        log.event("samples", step=0, rows=[attempt, rank])
+        log.figures(1, {"loss": 0.5})
+        log.close()
+    names = [info.uri.removeprefix(run) for info in storage.list_files(storage.join(run, "metrics"))]
+    assert names == [
+        "/metrics/attempt-000001/rank-00000.jsonl",
+        "/metrics/attempt-000001/rank-00001.jsonl",
+        "/metrics/attempt-000002/rank-00000.jsonl",
+    ]
+    lines = storage.read_bytes(run + names[1]).decode().splitlines()
+    assert [json.loads(line).get("rows", "figures") for line in lines] == [[1, 1], "figures"]
+
+
+def test_remote_logs_leave_no_local_files(s3_folder, temporary):
+    log = RunLog(s3_folder, 1, 0)
+    log.figures(1, {"loss": 0.5, "languages": {"de": {"loss": 0.25}}})
+    log.close()
+    assert [path for path in temporary.rglob("*") if path.is_file()] == []
+    kinds = {info.uri.removeprefix(s3_folder).split("/")[1] for info in storage.list_files(s3_folder)}
+    assert kinds == {"metrics", "tensorboard"}
+
+
+def test_tensorboard_has_the_figures(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    log = RunLog(str(tmp_path), 1, 0)
+    for step in (1, 2):
+        log.figures(step, {"loss": step / 2, "note": "text", "languages": {"de": {"token_loss": 0.25}}})
+    log.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert sorted(events.Tags()["scalars"]) == ["languages/de/token_loss", "loss"]
+    assert [(point.step, point.value) for point in events.Scalars("loss")] == [(1, 0.5), (2, 1.0)]
+
+
+def test_a_torn_line_at_the_end_is_no_record(tmp_path):
+    log = RunLog(str(tmp_path), 1, 0, tensorboard=False)
+    log.figures(1, {"loss": 0.5})
+    log.close()
+    with (tmp_path / "metrics" / "attempt-000001" / "rank-00000.jsonl").open("a") as file:
+        file.write('{"step": 2, "lo')
+    assert History(tmp_path).losses() == {1: 0.5}
