@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real Ray whose workers publish both jobs' figures, as the dashboard shows them."""
+"""A real Prometheus scrapes a real Ray whose workers publish; the dashboard is evaluated on that."""
 
 import json
 import shutil

@@ -1,0 +1,68 @@
+resource "aws_eks_cluster" "this" {
+  name     = var.name
+  role_arn = aws_iam_role.control_plane.arn
+  version  = var.kubernetes_version
+
+  access_config {
+    authentication_mode                         = "API"
+    bootstrap_cluster_creator_admin_permissions = true
+  }
+
+  vpc_config {
+    subnet_ids              = [for subnet in aws_subnet.private : subnet.id]
+    endpoint_private_access = true
+    endpoint_public_access  = true
+    public_access_cidrs     = var.api_cidrs
+  }
+
+  depends_on = [aws_iam_role_policy_attachment.control_plane]
+}
+
+resource "aws_eks_addon" "this" {
+  for_each     = toset(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])
+  cluster_name = aws_eks_cluster.this.name
+  addon_name   = each.value
+}
+
+# Needs nodes to run on, the others must be there before them.
+resource "aws_eks_addon" "coredns" {
+  cluster_name = aws_eks_cluster.this.name
+  addon_name   = "coredns"
+  depends_on   = [aws_eks_node_group.this]
+}
+
+resource "aws_eks_node_group" "this" {
+  for_each        = module.plan.node_groups
+  cluster_name    = aws_eks_cluster.this.name
+  node_group_name = each.key
+  node_role_arn   = aws_iam_role.nodes.arn
+  # The GPUs of a run talk to each other all the time: one zone. The rest takes what is free anywhere.
+  subnet_ids     = startswith(each.key, "gpu") ? [aws_subnet.private[local.zones[0]].id] : [for subnet in aws_subnet.private : subnet.id]
+  capacity_type  = each.value.capacity
+  instance_types = each.value.instance_types
+  ami_type       = each.value.ami_type
+  disk_size      = each.value.disk_gib
+  labels         = each.value.labels
+
+  scaling_config {
+    min_size     = each.value.min
+    max_size     = each.value.max
+    desired_size = each.value.min
+  }
+
+  dynamic "taint" {
+    for_each = each.value.taints
+    content {
+      key    = taint.key
+      value  = taint.value
+      effect = "NO_SCHEDULE"
+    }
+  }
+
+  lifecycle {
+    # The autoscaler sets it.
+    ignore_changes = [scaling_config[0].desired_size]
+  }
+
+  depends_on = [aws_iam_role_policy_attachment.nodes, aws_eks_addon.this]
+}

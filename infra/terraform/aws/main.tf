@@ -1,0 +1,22 @@
+# One bucket, one EKS cluster, node groups from zero, the KubeRay operator.
+
+module "plan" {
+  source    = "../modules/plan"
+  name      = var.name
+  bucket    = var.bucket
+  partition = data.aws_partition.current.partition
+  cpu_nodes = var.cpu_nodes
+  gpu_nodes = var.gpu_nodes
+  spot      = var.spot
+}
+
+data "aws_partition" "current" {}
+
+data "aws_availability_zones" "here" {
+  state = "available"
+}
+
+locals {
+  zones      = slice(data.aws_availability_zones.here.names, 0, 3)
+  policy_arn = "arn:${data.aws_partition.current.partition}:iam::aws:policy"
+}

@@ -1,0 +1,44 @@
+resource "helm_release" "kuberay" {
+  name             = "kuberay-operator"
+  repository       = "https://ray-project.github.io/kuberay-helm/"
+  chart            = "kuberay-operator"
+  version          = var.kuberay_version
+  namespace        = "kuberay"
+  create_namespace = true
+  atomic           = true
+  values           = [yamlencode({ nodeSelector = { "bertmill/pool" = "head" } })]
+  depends_on       = [aws_eks_node_group.this, aws_eks_addon.coredns]
+}
+
+resource "helm_release" "autoscaler" {
+  name       = "cluster-autoscaler"
+  repository = "https://kubernetes.github.io/autoscaler"
+  chart      = "cluster-autoscaler"
+  version    = var.autoscaler_chart_version
+  namespace  = "kube-system"
+  atomic     = true
+  values = [yamlencode({
+    autoDiscovery = { clusterName = aws_eks_cluster.this.name }
+    awsRegion     = var.region
+    nodeSelector  = { "bertmill/pool" = "head" }
+    rbac          = { serviceAccount = { name = aws_eks_pod_identity_association.autoscaler.service_account } }
+    # Scaling from zero reads what a group offers from EKS; spot nodes come first where both would do.
+    extraArgs = { expander = "least-waste", "scale-down-unneeded-time" = "5m" }
+  })]
+  depends_on = [aws_eks_node_group.this, aws_eks_addon.coredns]
+}
+
+resource "helm_release" "device_plugin" {
+  count      = var.gpu_nodes > 0 ? 1 : 0
+  name       = "nvidia-device-plugin"
+  repository = "https://nvidia.github.io/k8s-device-plugin"
+  chart      = "nvidia-device-plugin"
+  version    = var.device_plugin_version
+  namespace  = "kube-system"
+  values = [yamlencode({
+    nodeSelector = { "bertmill/pool" = "gpu" }
+    tolerations  = [{ operator = "Exists" }]
+    affinity     = null
+  })]
+  depends_on = [aws_eks_node_group.this]
+}

