@@ -4,6 +4,7 @@ A reader follows the manifest only, never a listing: what it does not name does 
 It holds no time, host or path outside the corpus, so that equal builds give equal bytes.
 """
 
+import hashlib
 import json
 from typing import Any
 
@@ -58,7 +59,7 @@ MANIFEST_SCHEMA: dict[str, Any] = {
     "type": "object",
     "required": [
         "format", "version", "objective", "label_convention", "masking", "vocabulary",
-        "languages", "sets", "counts", "config", "config_hash", "code_version", "libraries",
+        "languages", "sets", "counts", "config", "config_hash", "code_version", "libraries", "sha256",
     ],
     "additionalProperties": False,
     "properties": {
@@ -86,27 +87,43 @@ MANIFEST_SCHEMA: dict[str, Any] = {
         "config_hash": _SHA256,
         "code_version": {"type": "string"},
         "libraries": {"type": "object", "additionalProperties": {"type": "string"}},
+        # Of everything else in the manifest: see `seal`.
+        "sha256": _SHA256,
     },
 }  # fmt: skip
 
 
 def dump_manifest(manifest: dict[str, Any]) -> bytes:
-    """The manifest's bytes: checked against the schema, keys sorted, UTF-8, a newline at the end.
+    """The manifest's bytes: sealed, checked against the schema, keys sorted, UTF-8, a newline at the end.
 
     Raises CorpusError when it does not fit the schema.
     """
-    check_manifest(manifest, "manifest to write")
-    text = json.dumps(manifest, ensure_ascii=False, sort_keys=True, indent=1)
-    return (text + "\n").encode()
+    sealed = {**manifest, "sha256": seal(manifest)}
+    check_manifest(sealed, "manifest to write")
+    return _canonical(sealed)
+
+
+def seal(manifest: dict[str, Any]) -> str:
+    """SHA-256 of the manifest's bytes without its field ``sha256``: an edited manifest does not match it."""
+    return hashlib.sha256(_canonical({k: v for k, v in manifest.items() if k != "sha256"})).hexdigest()
+
+
+def _canonical(manifest: dict[str, Any]) -> bytes:
+    return (json.dumps(manifest, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode()
 
 
 def parse_manifest(raw: bytes, origin: str) -> dict[str, Any]:
-    """The manifest in ``raw``. Raises CorpusError that names ``origin`` and the field at fault."""
+    """The manifest in ``raw``.
+
+    Raises CorpusError that names ``origin`` and the field at fault, or says that it was edited.
+    """
     try:
         manifest = json.loads(raw)
     except ValueError as error:
         raise CorpusError(f"{origin}: not JSON: {error}") from error
     check_manifest(manifest, origin)
+    if manifest["sha256"] != seal(manifest):
+        raise CorpusError(f"{origin}: was edited or damaged after it was written (its own sha256 differs)")
     return dict(manifest)
 
 

@@ -1,0 +1,298 @@
+"""``bertmill verify CORPUS``: everything that a corpus claims about itself, checked again from its bytes.
+
+The manifest against its own hash and its sums, the vocabulary against the manifest, the listing
+against the manifest, each shard's bytes against its entry, each row against the rules of row_checks,
+and what was counted in the rows against what the build counted. Memory holds a shard a thread.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cluster import storage
+from pipeline.corpus_files import CorpusFiles
+from pipeline.row_checks import RowColumns, RowRules, RowTally, check_rows, tally
+from pipeline.self_pairs import SelfPairs
+from schemas.masking import Flags
+from schemas.randomness import U64, key_from_text
+from schemas.shards import LABEL_CONVENTIONS, SHARD
+
+_FINDINGS_PER_SHARD = 5
+_THREADS = 2
+# Standard deviations from the expected share at which it is not chance any more.
+_SIGMAS = 6.0
+# Tokens of a span share one draw, so their shares vary as if there were this many times fewer.
+_SPAN_TOKENS = 16
+
+
+@dataclass
+class VerifyReport:
+    """What was looked at, and what is wrong: (file, text)."""
+
+    corpus: str
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    shards: int = 0
+    tally: RowTally = field(default_factory=RowTally)
+
+    @property
+    def sound(self) -> bool:
+        """No problem was found."""
+        return not self.problems
+
+    def lines(self) -> Iterator[str]:
+        """The report as text, problems first."""
+        for place, text in self.problems:
+            yield f"{place}: {text}"
+        facts = f"{self.shards} shards, {self.tally.rows:,} rows, {self.tally.row_tokens:,} tokens"
+        verdict = "sound" if self.sound else f"{len(self.problems)} problems"
+        yield f"{self.corpus}: {verdict} ({facts})"
+
+
+@dataclass
+class _ShardResult:
+    problems: list[str] = field(default_factory=list)
+    tally: RowTally = field(default_factory=RowTally)
+    documents: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    self_pairs: int = 0
+    judged: int = 0
+
+
+def verify_corpus(uri: str) -> VerifyReport:
+    """Check the corpus in the folder (or with the manifest) ``uri``.
+
+    What is wrong is in the report; CorpusError is raised only when there is no sound manifest to go by.
+    Rows are not looked at when the vocabulary is not the right one.
+    """
+    corpus = CorpusFiles.open(uri)
+    report = VerifyReport(corpus.folder)
+    report.problems += [(corpus.manifest_uri, text) for text in _manifest_problems(corpus.manifest)]
+    wrong_vocabulary = list(_vocabulary_problems(corpus))
+    report.problems += wrong_vocabulary
+    report.problems += _listing_problems(corpus)
+    held_out: U64 | None = None
+    # Held-out sets first, so that the training shards can be compared with their documents.
+    for entry in sorted(corpus.manifest["sets"], key=lambda one: one["split"] == "train"):
+        rules = None if wrong_vocabulary else corpus.row_rules(entry)
+        training = entry["split"] == "train"
+        documents = _verify_set(corpus, entry, rules, report, held_out if training else None)
+        if not training:
+            held_out = documents if held_out is None else np.union1d(held_out, documents)
+    return report
+
+
+def _verify_set(
+    corpus: CorpusFiles,
+    entry: dict[str, Any],
+    rules: RowRules | None,
+    report: VerifyReport,
+    held_out: U64 | None,
+) -> U64:
+    """Check one set; returns the documents of its rows."""
+    total = RowTally()
+    documents = []
+    found = judged = 0
+
+    def one(shard: dict[str, Any]) -> _ShardResult:
+        return _verify_shard(corpus, shard, rules, held_out)
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for shard, result in zip(entry["shards"], pool.map(one, entry["shards"]), strict=True):
+            report.problems += [(corpus.uri(shard["path"]), text) for text in result.problems]
+            report.shards += 1
+            total.add(result.tally)
+            documents.append(result.documents)
+            found, judged = found + result.self_pairs, judged + result.judged
+    report.tally.add(total)
+    place = f"{corpus.manifest_uri}: set {set_label(entry)}"
+    if found > 3 + judged // 100:
+        report.problems.append((place, f"{found} of {judged} random pairs have A and B of one document"))
+    if rules is not None:
+        report.problems += [(place, text) for text in _set_problems(corpus.manifest, entry, total, rules)]
+    return np.unique(np.concatenate([np.zeros(0, np.uint64), *documents]))
+
+
+def set_label(entry: dict[str, Any]) -> str:
+    """Name of a set in the manifest's counts: name/split/pass."""
+    return f"{entry['name']}/{entry['split']}/{entry['pass']}"
+
+
+def _manifest_problems(manifest: dict[str, Any]) -> Iterator[str]:
+    """What contradicts itself in the manifest."""
+    objective = manifest["objective"]
+    if manifest["label_convention"] != LABEL_CONVENTIONS[objective]:
+        yield f"label_convention is not that of {objective}"
+    labels = Counter(set_label(entry) for entry in manifest["sets"])
+    yield from (f"set {label} is there twice" for label, count in labels.items() if count > 1)
+    paths = Counter(shard["path"] for entry in manifest["sets"] for shard in entry["shards"])
+    yield from (f"shard {path} is named twice" for path, count in paths.items() if count > 1)
+    for entry in manifest["sets"]:
+        for name in ("rows", "tokens"):
+            if entry[name] != sum(shard[name] for shard in entry["shards"]):
+                yield f"set {set_label(entry)}: {name} is not the sum over its shards"
+        for shard in entry["shards"]:
+            if sum(shard["row_groups"]) != shard["rows"]:
+                yield f"{shard['path']}: row_groups do not add up to rows"
+            if sum(shard["languages"].values()) != shard["rows"]:
+                yield f"{shard['path']}: languages do not add up to rows"
+    for label, counts in manifest["counts"].get("by_set", {}).items():
+        out = counts["tokens_used"] + counts["tokens_cut"] + sum(counts["left_over"].values())
+        if counts["tokens_in"] != out:
+            yield f"counts of {label}: tokens in are not tokens used, cut and left over"
+
+
+def _vocabulary_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
+    entry = corpus.manifest["vocabulary"]
+    place = corpus.uri(entry["path"])
+    if not storage.exists(place):
+        yield place, "is missing"
+        return
+    if corpus.vocabulary_sha256 != entry["sha256"]:
+        yield place, "is not the vocabulary that the manifest names (sha256 differs)"
+    if len(corpus.pieces) != entry["size"]:
+        yield place, f"has {len(corpus.pieces)} pieces, the manifest says {entry['size']}"
+    for token, number in entry["special_ids"].items():
+        if number >= len(corpus.pieces) or corpus.pieces[number] != token:
+            yield place, f"{token} does not have the id {number}"
+
+
+def _listing_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
+    """Shards that lie beside those of the manifest and are not named by it."""
+    named = {corpus.uri(shard["path"]) for entry in corpus.manifest["sets"] for shard in entry["shards"]}
+    folders = sorted({uri.rpartition("/")[0] for uri in named})
+    for folder in folders:
+        for info in storage.list_files(folder):
+            if info.uri not in named:
+                yield info.uri, "lies beside the shards, but the manifest does not name it"
+
+
+def _verify_shard(
+    corpus: CorpusFiles, entry: dict[str, Any], rules: RowRules | None, held_out: U64 | None
+) -> _ShardResult:
+    result = _ShardResult()
+    try:
+        data = storage.read_bytes(corpus.uri(entry["path"]))
+    except FileNotFoundError:
+        result.problems.append("is missing")
+        return result
+    if len(data) != entry["bytes"]:
+        result.problems.append(f"has {len(data)} bytes, the manifest says {entry['bytes']}")
+    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+        result.problems.append("is not the file that the manifest names (sha256 differs)")
+    try:
+        file = pq.ParquetFile(pa.BufferReader(data))
+        _verify_file(file, entry, rules, held_out, result)
+    except (pa.ArrowException, OSError) as error:
+        result.problems.append(f"cannot be read as Parquet: {' '.join(str(error).split())[:200]}")
+    return result
+
+
+def _verify_file(
+    file: pq.ParquetFile,
+    entry: dict[str, Any],
+    rules: RowRules | None,
+    held_out: U64 | None,
+    result: _ShardResult,
+) -> None:
+    if not file.schema_arrow.equals(SHARD):
+        result.problems.append("has other columns than a shard")
+        return
+    groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+    if groups != entry["row_groups"]:
+        result.problems.append("has other row groups than the manifest says")
+    if rules is None:
+        return
+    pairs = SelfPairs()
+    documents = []
+    for number in range(file.num_row_groups):
+        rows = RowColumns.of(file.read_row_group(number))
+        problems = [_finding(sum(groups[:number]), wrong, text) for wrong, text in check_rows(rows, rules)]
+        if problems:
+            result.problems += problems
+            if len(result.problems) >= _FINDINGS_PER_SHARD:
+                break
+            continue
+        result.tally.add(tally(rows, rules))
+        documents.append(_document_hashes(rows.keys))
+        if rules.objective == "nsp":
+            pairs.add(rows, random_label=1)
+    result.self_pairs, result.judged = pairs.excess()
+    result.documents = np.unique(np.concatenate([np.zeros(0, np.uint64), *documents]))
+    result.problems += _entry_problems(entry, result)
+    if held_out is not None and np.isin(result.documents, held_out).any():
+        result.problems.append("has a document that is held out for validation")
+
+
+def _finding(first: int, wrong: Flags, text: str) -> str:
+    more = int(wrong.sum()) - 1
+    return f"row {first + int(np.argmax(wrong))}: {text}" + (
+        f" (and {more} more in its group)" if more else ""
+    )
+
+
+def _document_hashes(keys: pa.Array) -> U64:
+    return np.array([key_from_text(key) for key in keys.unique().to_pylist()], dtype=np.uint64)
+
+
+def _entry_problems(entry: dict[str, Any], result: _ShardResult) -> Iterator[str]:
+    if result.problems:
+        return
+    found = result.tally
+    for name, amount in (("rows", found.rows), ("tokens", found.row_tokens)):
+        if amount != entry[name]:
+            yield f"has {amount} {name}, the manifest says {entry[name]}"
+    if dict(found.languages) != entry["languages"]:
+        yield "has other numbers of rows by language than the manifest says"
+
+
+def _set_problems(
+    manifest: dict[str, Any], entry: dict[str, Any], found: RowTally, rules: RowRules
+) -> Iterator[str]:
+    """Rows of a whole set against the build's counts and against chance."""
+    if found.rows != entry["rows"]:
+        # Shards are missing or broken, which has been said.
+        return
+    counts = manifest["counts"].get("by_set", {}).get(set_label(entry))
+    if counts is not None:
+        for name in ("rows", "row_tokens", "masked", "masked_by_mask", "masked_unchanged"):
+            if counts[name] != getattr(found, name):
+                yield f"{name} is {getattr(found, name)} in the shards, {counts[name]} in the counts"
+        if counts["labels"] != dict(found.labels):
+            yield f"labels are {dict(found.labels)} in the shards, {counts['labels']} in the counts"
+        yield from _balance_problems(rules.objective, found, counts)
+    rule = rules.masking
+    same = rule.random_share / rules.vocabulary.replacements.size
+    shares = (
+        ("[MASK]", found.masked_by_mask, rule.mask_share),
+        ("the piece itself", found.masked_unchanged, 1 - rule.mask_share - rule.random_share + same),
+    )
+    for name, amount, share in shares:
+        independent = found.masked / (_SPAN_TOKENS if rule.unit == "span" else 1)
+        if found.masked and _is_off(amount / found.masked, share, independent):
+            yield f"{amount / found.masked:.3f} of the targets are replaced by {name}, not {share:.3f}"
+
+
+def _is_off(found: float, expected: float, trials: float) -> bool:
+    """Too far from the expected share to be chance."""
+    spread = math.sqrt(max(expected * (1 - expected), 1e-9) / trials)
+    return abs(found - expected) > _SIGMAS * spread + 1 / trials
+
+
+def _balance_problems(objective: str, found: RowTally, counts: dict[str, Any]) -> Iterator[str]:
+    """Label 1 has half of the rows, but for what the build counted as not free to choose."""
+    if objective == "none" or not found.rows:
+        return
+    events = counts["events"]
+    forced = events.get("one_sentence_documents", 0) if objective == "nsp" else 0
+    refused = events.get("no_random_partner", 0)
+    expected = (found.rows + forced) / 2 - refused
+    slack = _SIGMAS * math.sqrt(found.rows / 4 + refused + 1) + min(forced, refused)
+    if abs(found.labels["1"] - expected) > slack:
+        yield f"{found.labels['1']} of {found.rows} rows have label 1, about {expected:.0f} were expected"
