@@ -56,7 +56,7 @@ def extract_unit(unit: Unit, config: BuildConfig, funnel: Funnel) -> Iterator[pa
             if isinstance(page, Skip):
                 funnel.skip(page.lang, page.reason)
                 continue
-            counts.extra["raw_chars"] += len(page.body)
+            counts.extra["raw_bytes"] += len(page.body.encode("utf-8", "surrogatepass"))
             try:
                 cleaned = limit.call(cleaner.clean, page)
             except TimeLimitError:
@@ -131,7 +131,7 @@ class _Rows:
 
     def add(self, source: str, page: RawDocument, paragraphs: list[list[str]]) -> None:
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
-        text_bytes = sum(len(sentence.encode()) for sentence in sentences)
+        text_bytes = len("".join(sentences).encode())
         values = {
             "key": f"{source}/{page.lang}/{page.page_id}/{page.revision}",
             "source": source,

@@ -20,8 +20,9 @@ TOO_SHORT, LIST_LIKE, BOT_STUB = "too-short", "list-like", "bot-stub"
 TIMEOUT, DUPLICATE = "timeout", "duplicate"
 
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60}?)\s*(?=[|}\n<])")
-_LIST_ITEM = re.compile(r"^[*#:;]+ *([^*#:;\n].*)$", re.MULTILINE)
-_RUNNING_TEXT = re.compile(r"^(?!\[\[[^\]|]{1,30}:)[^*#:;|!{}=<\n].*$", re.MULTILINE)
+_LIST_MARKS = frozenset("*#:;")
+_MARKUP_LINE = frozenset(("", *"|!{}=<"))
+_PREFIXED_LINK = re.compile(r"\[\[[^\]|]{1,30}:")
 _SEPARATORS = re.compile(r"[\s_-]+")
 
 
@@ -73,5 +74,11 @@ def list_share(wikitext: str) -> float:
 
     Lines of tables, templates, headings, files and tags count for neither. 0 for a page without lines.
     """
-    items = sum(map(len, _LIST_ITEM.findall(wikitext)))
-    return items / (items + sum(map(len, _RUNNING_TEXT.findall(wikitext)))) if items else 0.0
+    items = running = 0
+    for line in wikitext.split("\n"):
+        first = line[:1]
+        if first in _LIST_MARKS:
+            items += len(line)
+        elif first not in _MARKUP_LINE and not (first == "[" and _PREFIXED_LINK.match(line)):
+            running += len(line)
+    return items / (items + running) if items else 0.0

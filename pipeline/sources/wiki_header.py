@@ -80,7 +80,7 @@ def parse_header(head: bytes, uri: str, lang: str | None) -> WikiHeader:
     body = re.sub(r"<!--.*?-->", "", _DECLARATION.sub("", text, count=1), flags=re.S).lstrip()
     root = re.match(r"<mediawiki\b([^>]*)>", body)
     if root is None and not body.startswith("<page>"):
-        raise InputError(f"{uri}: byte 0: not a MediaWiki dump: it begins with {body[:40]!r}")
+        raise InputError(f"{uri}: byte 0: not a MediaWiki dump: it begins with {body[:40]!a}")
     dbname, base = _element(body, "dbname"), _element(body, "base")
     notes = [] if root else ["bare <page> elements: a cut between two pages cannot be noticed"]
     namespaces = _namespaces(body)

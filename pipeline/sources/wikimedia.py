@@ -23,6 +23,7 @@ from pipeline.sources.xml_pages import PageScanner, plain_page
 from pipeline.units import Unit
 from schemas.errors import InputError
 
+_SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
 _PROBE_BYTES = 8 << 20
 # UTF-8 bytes of one character at most, and the longest entity in place of one (&quot;).
 _BYTES_PER_CHARACTER = 6
@@ -44,6 +45,8 @@ def plan_dump(
         raise InputError(f"{uri}: empty file (0 bytes)")
     check_status(uri, size)
     raw_head = storage.read_range(uri, 0, 512)
+    if raw_head.startswith(_SEVEN_ZIP):
+        raise InputError(f"{uri}: a 7z archive, which is not read; take the .bz2 of the same dump")
     compression = compression_of(uri, raw_head)
     head, encoding = _read_head(uri, compression, size)
     header = parse_header(head, uri, lang)

@@ -245,6 +245,11 @@ def test_bare_pages_are_read_with_a_note(tmp_path: Path) -> None:
     assert _plan(tmp_path / "pages.xml", lang="br")[0].lang == "br"
 
 
+def test_an_archive_is_refused_by_its_kind(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a 7z archive"):
+        _plan(_write(tmp_path / "enwiki.xml.7z", b"7z\xbc\xaf\x27\x1c" + bytes(100)))
+
+
 def _status(folder: Path, job: str, about: dict) -> None:
     (folder / "dumpstatus.json").write_text(json.dumps({"version": "0.8", "jobs": {job: about}}))
 
