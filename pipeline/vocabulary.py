@@ -1,0 +1,262 @@
+"""The WordPiece vocabulary: word counts, smoothing by language, and the files that hold it."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
+from tokenizers.models import WordPiece
+
+from cluster import storage
+from pipeline.basic_tokenization import (
+    Accents,
+    as_array,
+    character_table,
+    chunks,
+    default_accents,
+    normalizer_for,
+    split_words,
+)
+from pipeline.wordpiece_training import VocabularyError, train_wordpiece
+from schemas.errors import CorpusError
+from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+
+__all__ = [
+    "Vocabulary",
+    "VocabularyError",
+    "count_words",
+    "load_vocabulary",
+    "smooth_counts",
+    "train_wordpiece",
+    "word_counts",
+    "write_tokenizer",
+]
+
+VOCABULARY_NAME = "vocab.txt"
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+
+WORD_COUNTS = pa.schema(
+    [pa.field("word", pa.string(), nullable=False), pa.field("count", pa.int64(), nullable=False)]
+)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The pieces in the order of their ids, and how text is folded before they apply."""
+
+    pieces: list[str]
+    cased: bool
+    # None: as BERT does for this value of cased.
+    accents: Accents | None = None
+    # Of the bytes of vocab.txt.
+    sha256: str = ""
+    index: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "index", {piece: number for number, piece in enumerate(self.pieces)})
+
+    @property
+    def special_ids(self) -> set[int]:
+        """The ids of the five special tokens."""
+        return {self.index[token] for token in SPECIAL_TOKENS}
+
+    @property
+    def unknown_id(self) -> int:
+        """The id of [UNK]."""
+        return self.index[UNK]
+
+
+# ---------------------------------------------------------------- counting
+
+
+def word_counts(
+    sentences: pa.Array | pa.ChunkedArray | Iterable[str], *, cased: bool, accents: Accents | None = None
+) -> pa.Table:
+    """How often each word of the basic tokenizer occurs: WORD_COUNTS, sorted by word."""
+    table = character_table(cased, accents or default_accents(cased))
+    parts = []
+    for part in chunks(as_array(sentences)):
+        words = split_words(part, table)
+        runs = pc.value_counts(words.indices)
+        names = words.dictionary.take(runs.field("values"))
+        parts.append(pa.table([names, runs.field("counts")], schema=WORD_COUNTS))
+        chars = pc.value_counts(pa.array(words.chars))
+        letters = pa.array([chr(code) for code in chars.field("values").to_pylist()], pa.string())
+        parts.append(pa.table([letters, chars.field("counts")], schema=WORD_COUNTS))
+    return merge_word_counts(parts)
+
+
+def merge_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
+    """The sums of several tables of word counts, sorted by word; exact up to 2^63."""
+    merged = pa.concat_tables([WORD_COUNTS.empty_table(), *tables])
+    summed = merged.group_by("word").aggregate([("count", "sum")])
+    summed = pa.table([summed["word"], summed["count_sum"]], schema=WORD_COUNTS)
+    return summed.sort_by("word").combine_chunks()
+
+
+def count_words(
+    sentences: pa.Array | pa.ChunkedArray | Iterable[str], cased: bool, accents: Accents | None = None
+) -> dict[str, int]:
+    """`word_counts` as a dictionary."""
+    return counts_dict(word_counts(sentences, cased=cased, accents=accents))
+
+
+def counts_dict(table: pa.Table) -> dict[str, int]:
+    """A table of word counts as a dictionary."""
+    return dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))
+
+
+def smoothing_factors(totals: Mapping[str, int], exponent: float) -> dict[str, Decimal]:
+    """By what to multiply each language's counts so that its share p becomes p^exponent (mBERT).
+
+    The language with the smallest factor has 1, so that no count is lost to rounding. Decimal
+    arithmetic, because the last bit of a float power differs between machines.
+    """
+    grand = sum(totals.values())
+    with localcontext() as context:
+        context.prec = 40
+        power = Decimal(str(exponent)) - 1
+        raw = {lang: (Decimal(total) / grand) ** power for lang, total in sorted(totals.items()) if total}
+        least = min(raw.values(), default=Decimal(1))
+        return {lang: value / least for lang, value in raw.items()}
+
+
+def smooth_counts(counts_by_lang: Mapping[str, Mapping[str, int]], exponent: float) -> dict[str, int]:
+    """One table of word counts out of those of the languages, their shares p weighted as p^exponent.
+
+    With exponent 1, or one language, the counts are exact sums. Sorted by word.
+    """
+    totals = {lang: sum(counts.values()) for lang, counts in counts_by_lang.items()}
+    factors = smoothing_factors(totals, exponent)
+    merged: dict[str, int] = {}
+    for lang in sorted(factors):
+        factor = factors[lang]
+        for word, count in counts_by_lang[lang].items():
+            scaled = count if factor == 1 else scaled_count(count, factor)
+            merged[word] = merged.get(word, 0) + scaled
+    return dict(sorted(merged.items()))
+
+
+def scaled_count(count: int, factor: Decimal) -> int:
+    """``count * factor``, rounded to the nearest integer, a half to the even one."""
+    return int((count * factor).to_integral_value(ROUND_HALF_EVEN))
+
+
+# ---------------------------------------------------------------- files
+
+
+def vocabulary_bytes(pieces: list[str]) -> bytes:
+    """vocab.txt: one piece a line."""
+    return "".join(piece + "\n" for piece in pieces).encode()
+
+
+def write_tokenizer(
+    dir_uri: str, pieces: list[str], cased: bool, accents: Accents | None = None, max_length: int = 512
+) -> Vocabulary:
+    """Writes vocab.txt, tokenizer.json and tokenizer_config.json, which transformers loads.
+
+    The bytes depend on the arguments only. Raises CorpusError when the pieces are no vocabulary.
+    """
+    raw = vocabulary_bytes(pieces)
+    vocabulary = parse_vocabulary(raw, storage.join(dir_uri, VOCABULARY_NAME), cased, accents)
+    storage.put_bytes(storage.join(dir_uri, TOKENIZER_NAME), tokenizer_json(vocabulary))
+    config = json.dumps(tokenizer_config(vocabulary, max_length), indent=1, sort_keys=True) + "\n"
+    storage.put_bytes(storage.join(dir_uri, TOKENIZER_CONFIG_NAME), config.encode())
+    storage.put_bytes(storage.join(dir_uri, VOCABULARY_NAME), raw)
+    return vocabulary
+
+
+def tokenizer_json(vocabulary: Vocabulary) -> bytes:
+    """The vocabulary and its rules as a `tokenizers` file."""
+    accents = vocabulary.accents or default_accents(vocabulary.cased)
+    tokenizer = Tokenizer(WordPiece(dict(vocabulary.index), unk_token=UNK))
+    tokenizer.normalizer = normalizer_for(vocabulary.cased, accents)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix="##")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{CLS} $A {SEP}",
+        pair=f"{CLS} $A {SEP} $B:1 {SEP}:1",
+        special_tokens=[(token, vocabulary.index[token]) for token in (CLS, SEP)],
+    )
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
+    # Through json, so that the order of a map inside the library cannot show.
+    return (json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, indent=1) + "\n").encode()
+
+
+def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
+    """What transformers needs beside tokenizer.json."""
+    accents = vocabulary.accents or default_accents(vocabulary.cased)
+    return {
+        "accents": accents,
+        "cls_token": CLS,
+        "do_lower_case": not vocabulary.cased,
+        "mask_token": MASK,
+        "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+        "model_max_length": max_length,
+        "pad_token": PAD,
+        "sep_token": SEP,
+        "strip_accents": {"keep": False, "strip": True, "strip_letters": False}[accents],
+        "tokenize_chinese_chars": True,
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "unk_token": UNK,
+    }
+
+
+def load_vocabulary(uri: str, cased: bool | None = None, accents: Accents | None = None) -> Vocabulary:
+    """The vocabulary in ``uri``, a vocab.txt or the folder of one.
+
+    ``cased`` None: as tokenizer_config.json beside it says. Raises CorpusError that names the file
+    and the line when it is missing or no vocabulary, or when nothing says whether it is cased.
+    """
+    if not uri.endswith(".txt"):
+        uri = storage.join(uri, VOCABULARY_NAME)
+    try:
+        raw = storage.read_bytes(uri)
+    except FileNotFoundError as error:
+        raise CorpusError(f"{uri}: no such vocabulary file") from error
+    if cased is None:
+        cased, accents = _folding_beside(uri, accents)
+    return parse_vocabulary(raw, uri, cased, accents)
+
+
+def _folding_beside(uri: str, accents: Accents | None) -> tuple[bool, Accents | None]:
+    config_uri = uri[: uri.rfind("/") + 1] + TOKENIZER_CONFIG_NAME
+    try:
+        config = json.loads(storage.read_bytes(config_uri))
+        lower = config["do_lower_case"]
+    except FileNotFoundError as error:
+        raise CorpusError(f"{uri}: say whether it is cased: there is no {config_uri}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{config_uri}: does not say do_lower_case") from error
+    if accents is None and "accents" in config:
+        accents = config["accents"]
+    elif accents is None and isinstance(config.get("strip_accents"), bool):
+        accents = "strip" if config["strip_accents"] else "keep"
+    return not lower, accents
+
+
+def parse_vocabulary(raw: bytes, origin: str, cased: bool, accents: Accents | None = None) -> Vocabulary:
+    """The vocabulary in the bytes of a vocab.txt. Raises CorpusError that names ``origin`` and line."""
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise CorpusError(f"{origin}:{line}: not UTF-8") from error
+    pieces = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
+    seen: dict[str, int] = {}
+    for number, piece in enumerate(pieces, start=1):
+        if not piece:
+            raise CorpusError(f"{origin}:{number}: empty line")
+        if piece in seen:
+            raise CorpusError(f"{origin}:{number}: {piece!r} stands in line {seen[piece]} already")
+        seen[piece] = number
+    absent = [token for token in SPECIAL_TOKENS if token not in seen]
+    if absent:
+        raise CorpusError(f"{origin}: no {absent[0]} in it")
+    return Vocabulary(pieces, cased, accents, hashlib.sha256(raw).hexdigest())

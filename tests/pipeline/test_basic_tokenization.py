@@ -1,0 +1,84 @@
+import unicodedata
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from pipeline.basic_tokenization import as_array, character_table, chunks, split_words, words_of
+from pipeline.vocabulary import Vocabulary, tokenizer_json
+from schemas.vocabulary import SPECIAL_TOKENS
+from tests.pipeline.bert_reference import bert_words
+
+MODES = [(True, "keep", False), (False, "strip", True), (False, "keep", False), (True, "strip", True)]
+AWKWARD = (
+    "aZ é\u0301\u0323ÅİßΣς\u200d\u200c\u00ad\ufeff\ufffd\x00\x85\u2028\t"
+    "山\uf900\u2f868𫠠กำ\u0941ह\u093cが\u3099각\u1161\u11a8.,«$`[]#\u037e≠ﬁ𝒳😀"
+)
+
+
+def assert_words_of_bert(codes, cased, accents, strips):
+    table = character_table(cased, accents)
+    characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    for begin in range(0, len(characters), 50_000):
+        text = " ".join(f"a{character}b" for character in characters[begin : begin + 50_000])
+        assert words_of(text, table) == bert_words(text, cased, strips)
+
+
+@pytest.mark.parametrize(("cased", "accents", "strips"), MODES[:2])
+def test_code_points_outside_the_large_scripts_give_the_words_of_bert(cased, accents, strips):
+    codes = [
+        *range(0x3400),
+        *range(0xA000, 0xAC00),
+        *range(0xD7A0, 0x11000),
+        0x20000,
+        0x2B820,
+        0x2B920,
+        0xE0100,
+    ]
+    assert_words_of_bert(codes, cased, accents, strips)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
+def test_every_code_point_gives_the_words_of_bert(cased, accents, strips):
+    assert_words_of_bert(range(0x110000), cased, accents, strips)
+
+
+@pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text(st.one_of(st.sampled_from(AWKWARD), st.characters()), max_size=40), max_size=5))
+@example(["e", "\u0301a"])
+def test_sentences_give_the_words_of_bert(cased, accents, strips, sentences):
+    sentences = [text.encode("utf-8", "replace").decode() for text in sentences]
+    words = split_words(as_array(sentences), character_table(cased, accents))
+    expected = [bert_words(sentence, cased, strips) for sentence in sentences]
+    bounds = words.sentence_offsets.tolist()
+    assert [end - begin for begin, end in pairwise(bounds)] == list(map(len, expected))
+    assert words_of("\n".join(sentences), character_table(cased, accents)) == [w for s in expected for w in s]
+
+
+def test_strip_letters_keeps_vowel_signs():
+    table = character_table(False, "strip_letters")
+    assert words_of("Café Ωμέγα Ёлка", table) == ["cafe", "ωμεγα", "елка"]
+    for text in ("नदियाँ", "กำลัง", "が", "각", "מִלָּה", "می‌رود"):
+        expected = unicodedata.normalize("NFC", text).replace("\u200c", "")
+        assert words_of(text, table) == [expected]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(codec="utf-8")), max_size=40))
+def test_strip_letters_is_what_tokenizer_json_does(text):
+    vocabulary = Vocabulary(list(SPECIAL_TOKENS), cased=False, accents="strip_letters")
+    file = Tokenizer.from_str(tokenizer_json(vocabulary).decode())
+    folded = file.normalizer.normalize_str(text)
+    expected = [word for word, _ in file.pre_tokenizer.pre_tokenize_str(folded)]
+    assert words_of(text, character_table(False, "strip_letters")) == expected
+
+
+@given(st.lists(st.one_of(st.none(), st.text(st.characters(codec="utf-8"), max_size=9)), max_size=9))
+def test_chunks_are_the_whole_array(values):
+    array = pa.array(values, pa.string())
+    assert [value for part in chunks(array) for value in part.to_pylist()] == values

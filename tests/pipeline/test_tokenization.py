@@ -1,0 +1,123 @@
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.basic_tokenization import CHUNK_BYTES
+from pipeline.tokenization import WordPieceTokenizer
+from pipeline.vocabulary import Vocabulary, count_words, load_vocabulary, train_wordpiece
+from pipeline.wordpiece import stretches
+from tests.pipeline.bert_reference import ROOT, bert_ids, bert_tokenizer, sample_sentences
+
+CASES_VOCABULARY = str(ROOT / "tests" / "cases" / "vocab.txt")
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["cased", "uncased"])
+def trained(request):
+    sentences = sample_sentences()[::20]
+    return Vocabulary(train_wordpiece(count_words(sentences, request.param), 8_000, 9), request.param)
+
+
+def split(ids, offsets):
+    return [ids[begin:end].tolist() for begin, end in pairwise(offsets)]
+
+
+def assert_ids_of_bert(vocabulary, sentences):
+    found = split(*WordPieceTokenizer(vocabulary).encode_batch(sentences))
+    expected = bert_ids(bert_tokenizer(vocabulary.pieces, vocabulary.cased), sentences)
+    pairs = zip(sentences, found, expected, strict=True)
+    different = [sentence for sentence, ours, theirs in pairs if ours != theirs]
+    # Only long runs of scripts without spaces may differ: cut here, one [UNK] there.
+    assert [line for line in different if max(map(len, line.split())) <= 100] == []
+    assert len(different) < 50
+
+
+def test_ids_are_those_of_bert_on_real_lines(trained):
+    assert_ids_of_bert(trained, list(sample_sentences()[::11]))
+
+
+@pytest.mark.slow
+def test_ids_are_those_of_bert_on_every_real_line(trained):
+    assert len(sample_sentences()) > 100_000
+    assert_ids_of_bert(trained, list(sample_sentences()))
+
+
+@pytest.mark.parametrize("cased", [True, False])
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.text(st.sampled_from("abcdeiloprstuw BRidgSTe.,[#山橋がガनदीกสำ\u0301éüÜ"), max_size=60)))
+def test_ids_are_those_of_bert_on_made_up_text(cased, sentences):
+    vocabulary = load_vocabulary(CASES_VOCABULARY, cased)
+    found = split(*WordPieceTokenizer(vocabulary).encode_batch(sentences))
+    assert found == bert_ids(bert_tokenizer(vocabulary.pieces, cased), sentences)
+
+
+@pytest.mark.parametrize("limits", [{"memo_words": 1}, {"memo_letters": 1}])
+def test_a_full_memo_changes_no_id(trained, limits):
+    sentences = list(sample_sentences()[:8000])
+    small = WordPieceTokenizer(trained, **limits)
+    large = WordPieceTokenizer(trained)
+    for _ in range(2):
+        ids, offsets = small.encode_batch(sentences)
+        assert ids.tolist() == large.encode_batch(sentences)[0].tolist()
+        assert offsets[-1] == len(ids)
+
+
+def test_all_forms_of_a_column_give_the_same(trained):
+    sentences = [*sample_sentences()[:500], ""]
+    tokenizer = WordPieceTokenizer(trained)
+    expected = split(*tokenizer.encode_batch(sentences))
+    array = pa.array(["x", *sentences, "y"])
+    forms = [
+        array[1:-1],
+        array.cast(pa.large_string())[1:-1],
+        pa.chunked_array([array[1:200], array[200:-1]]),
+        iter(sentences),
+    ]
+    for form in forms:
+        assert split(*tokenizer.encode_batch(form)) == expected
+
+
+def test_nulls_and_nothing(trained):
+    tokenizer = WordPieceTokenizer(trained)
+    ids, offsets = tokenizer.encode_batch(pa.array([None, "", None], pa.string()))
+    assert (ids.tolist(), offsets.tolist()) == ([], [0, 0, 0, 0])
+    ids, offsets = tokenizer.encode_batch(pa.array([], pa.string()))
+    assert (ids.dtype, offsets.dtype, offsets.tolist()) == ("int32", "int64", [0])
+
+
+def test_a_sentence_larger_than_a_chunk(trained):
+    tokenizer = WordPieceTokenizer(trained)
+    once = tokenizer.encode("one river ")
+    again = CHUNK_BYTES // 10 + 100
+    ids, offsets = tokenizer.encode_batch(["a", "one river " * again, "b"])
+    assert offsets.tolist()[1:] == [1, 1 + len(once) * again, 2 + len(once) * again]
+    assert ids[1:-1].tolist() == once * again
+
+
+def test_text_never_gives_a_special_id():
+    vocabulary = load_vocabulary(CASES_VOCABULARY, True)
+    tokenizer = WordPieceTokenizer(vocabulary)
+    ids = tokenizer.encode("[CLS] [SEP][MASK] [PAD]bridge[UNK] \ud800")
+    assert not vocabulary.special_ids - {vocabulary.unknown_id} & set(ids)
+
+
+def test_long_words():
+    tokenizer = WordPieceTokenizer(load_vocabulary(CASES_VOCABULARY, True))
+    assert tokenizer.tokenize("a" * 100) == ["a", *["##a"] * 99]
+    assert tokenizer.tokenize("a" * 101) == ["[UNK]"]
+    thai = "กสน" * 90
+    assert "[UNK]" not in tokenizer.tokenize(thai)
+    assert "".join(piece.removeprefix("##") for piece in tokenizer.tokenize(thai)) == thai
+
+
+@given(st.text(st.sampled_from("กส\u0e48\u0e34"), min_size=1, max_size=400))
+def test_stretches(word):
+    parts = stretches(word)
+    assert "".join(parts) == word
+    assert all(0 < len(part) <= 100 for part in parts)
+    marks = ("\u0e48", "\u0e34")
+    for before, part in pairwise(parts):
+        # A stretch opens with a mark only where the one before had no better place in its second half.
+        assert not part.startswith(marks) or set(before[51:]) <= set(marks)

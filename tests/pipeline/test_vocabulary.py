@@ -1,0 +1,165 @@
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer, BertTokenizerFast
+
+from pipeline.tokenization import WordPieceTokenizer
+from pipeline.vocabulary import (
+    count_words,
+    load_vocabulary,
+    merge_word_counts,
+    smooth_counts,
+    smoothing_factors,
+    train_wordpiece,
+    word_counts,
+    write_tokenizer,
+)
+from schemas.errors import CorpusError
+from tests.pipeline.bert_reference import bert_words, sample_sentences
+
+PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "##s"]
+
+
+@pytest.fixture(scope="module")
+def counts():
+    return count_words(sample_sentences()[::20], True)
+
+
+def test_words_are_counted_as_the_tokenizer_cuts_them():
+    sentences = list(sample_sentences()[::200])
+    expected = {}
+    for sentence in sentences:
+        for word in bert_words(sentence, True, False):
+            expected[word] = expected.get(word, 0) + 1
+    assert count_words(sentences, True) == expected
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text("ab ,山", max_size=8), max_size=20), st.integers(0, 20))
+def test_counts_of_parts_add_up(sentences, at):
+    whole = word_counts(sentences, cased=True)
+    parts = [word_counts(part, cased=True) for part in (sentences[:at], sentences[at:])]
+    assert merge_word_counts(parts).equals(whole)
+    assert merge_word_counts(reversed(parts)).equals(whole)
+
+
+def test_sums_are_exact_past_32_bits():
+    """Case pipeline-011."""
+    table = pa.table({"word": ["the", "a"], "count": [3_000_000_000, 1]}, merge_word_counts([]).schema)
+    merged = merge_word_counts([table] * 5)
+    assert merged.to_pydict() == {"word": ["a", "the"], "count": [5, 15_000_000_000]}
+
+
+def test_smoothing_is_that_of_mbert():
+    """Case pipeline-015."""
+    shares = {"en": {"a": 90_000_000}, "de": {"b": 9_000_000}, "sv": {"c": 1_000_000}}
+    smoothed = smooth_counts(shares, 0.7)
+    total = sum(smoothed.values())
+    assert {word: round(count / total, 4) for word, count in smoothed.items()} == {
+        "a": 0.8049, "b": 0.1606, "c": 0.0345}  # fmt: skip
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["en", "de", "sv", "is"]),
+        st.dictionaries(st.text("abc", min_size=1, max_size=3), st.integers(1, 1 << 40), min_size=1),
+        min_size=1,
+    ),
+    st.sampled_from([1.0, 0.7, 0.3]),
+)
+def test_smoothing_loses_no_word_and_hangs_on_no_order(by_lang, exponent):
+    smoothed = smooth_counts(by_lang, exponent)
+    turned = {lang: dict(reversed(words.items())) for lang, words in reversed(by_lang.items())}
+    assert list(smoothed.items()) == list(smooth_counts(turned, exponent).items())
+    for word, count in smoothed.items():
+        assert count >= sum(words.get(word, 0) for words in by_lang.values())
+    if exponent == 1.0:
+        assert sum(smoothed.values()) == sum(sum(words.values()) for words in by_lang.values())
+
+
+def test_a_language_without_words_has_no_factor():
+    assert smoothing_factors({"en": 5, "xx": 0}, 0.7) == {"en": 1}
+
+
+@pytest.mark.parametrize("cased", [True, False])
+def test_transformers_loads_what_is_written(tmp_path, cased):
+    sentences = list(sample_sentences()[::20])
+    pieces = train_wordpiece(count_words(sentences, cased), 8_000, 9)
+    write_tokenizer(str(tmp_path), pieces, cased)
+    vocabulary = load_vocabulary(str(tmp_path))
+    assert (vocabulary.pieces, vocabulary.cased) == (pieces, cased)
+    ids, offsets = WordPieceTokenizer(vocabulary).encode_batch(sentences)
+    for loaded in (AutoTokenizer.from_pretrained(tmp_path), BertTokenizerFast.from_pretrained(tmp_path)):
+        assert len(loaded) == 8_000
+        assert (loaded.pad_token_id, loaded.unk_token_id, loaded.mask_token_id) == (0, 1, 4)
+        for number, sentence in enumerate(sentences[:1500]):
+            if "[" in sentence or max(map(len, sentence.split())) > 100:
+                continue
+            assert loaded(sentence)["input_ids"] == [
+                2,
+                *ids[offsets[number] : offsets[number + 1]].tolist(),
+                3,
+            ]
+    pair = AutoTokenizer.from_pretrained(tmp_path)("a", "b")
+    assert pair["token_type_ids"] == [0, 0, 0, 1, 1]
+
+
+def test_a_decomposed_accent_is_composed_by_the_written_file_too(tmp_path):
+    write_tokenizer(str(tmp_path), [*PIECES, "café"], True)
+    assert AutoTokenizer.from_pretrained(tmp_path).tokenize("cafe\u0301") == ["café"]
+
+
+def test_accents_are_a_matter_of_their_own(tmp_path):
+    """Case pipeline-008: lower-casing need not cost Hindi its vowel signs."""
+    pieces = train_wordpiece(count_words(["नदियाँ नदियाँ CAFÉ café"] * 2, False, "strip_letters"), 30, 0)
+    write_tokenizer(str(tmp_path), pieces, False, "strip_letters")
+    vocabulary = load_vocabulary(str(tmp_path))
+    assert vocabulary.accents == "strip_letters"
+    ours = WordPieceTokenizer(vocabulary).tokenize("नदियाँ Café")
+    assert "".join(piece.removeprefix("##") for piece in ours) == "नदियाँcafe"
+    assert AutoTokenizer.from_pretrained(tmp_path).tokenize("नदियाँ Café") == ours
+
+
+def test_two_writes_give_the_same_bytes(tmp_path, counts):
+    pieces = train_wordpiece(counts, 6_000)
+    for name in ("a", "b"):
+        write_tokenizer(str(tmp_path / name), pieces, True)
+    for file in ("vocab.txt", "tokenizer.json", "tokenizer_config.json"):
+        assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n\nriver\n", r"vocab\.txt:7: empty line"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nthe\n", r"vocab\.txt:7: 'the' stands in line 6 already"),
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nthe\n", r"vocab\.txt: no \[MASK\] in it"),
+        (b"[PAD]\n[UNK]\n\xff\n", r"vocab\.txt:3: not UTF-8"),
+        (b"", r"vocab\.txt:1: empty line"),
+    ],
+)
+def test_what_is_wrong_with_a_vocabulary_is_said(tmp_path, raw, message):
+    (tmp_path / "vocab.txt").write_bytes(raw)
+    with pytest.raises(CorpusError, match=message):
+        load_vocabulary(str(tmp_path / "vocab.txt"), True)
+
+
+def test_a_missing_vocabulary_and_an_unknown_case_are_said(tmp_path):
+    with pytest.raises(CorpusError, match=r"vocab.txt: no such vocabulary file"):
+        load_vocabulary(str(tmp_path), True)
+    (tmp_path / "vocab.txt").write_text("\n".join(PIECES))
+    with pytest.raises(CorpusError, match="say whether it is cased"):
+        load_vocabulary(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(CorpusError, match=r"tokenizer_config.json: does not say do_lower_case"):
+        load_vocabulary(str(tmp_path))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    assert load_vocabulary(str(tmp_path)).cased
+
+
+def test_windows_line_ends_are_read(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes("\r\n".join(PIECES).encode())
+    assert load_vocabulary(str(tmp_path), True).pieces == PIECES
