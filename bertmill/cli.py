@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill import __version__, doctor, explain, submit
+from bertmill import __version__, doctor, explain, plan, submit
 from schemas.errors import BertmillError
 
 # Subcommands that are job entry files or whole programs with their own argument parser.
@@ -27,6 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_parser(commands)
     doctor.add_parser(commands)
     submit.add_parser(commands)
+    plan.add_parser(commands)
     return parser
 
 

@@ -1,0 +1,226 @@
+"""How long a build or a training takes on N cores or M GPUs: measured rates, multiplied out.
+
+Nothing is simulated. A stage is work divided by rate, plus what one machine does alone, plus the last
+task that the others wait for, and never faster than the driver can hand out tasks.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from pipeline.config import BuildConfig
+from schemas.errors import ConfigError
+from trainer.config import Phase, TrainConfig
+from trainer.model_config import ModelConfig
+
+Rates = Mapping[str, Any]
+
+
+def load_rates() -> dict[str, Any]:
+    """The rates that come with this version."""
+    rates: dict[str, Any] = json.loads((files("bertmill") / "rates.json").read_text(encoding="utf-8"))
+    return rates
+
+
+@dataclass(frozen=True)
+class CorpusSize:
+    """What a build reads and makes; megabytes are 10^6 bytes."""
+
+    compressed_mb: float
+    documents: float
+    text_mb: float
+    shuffled_tokens: float
+    """Tokens that move to their buckets: all of them, once for every pass."""
+    made_tokens: float
+    """Tokens written, for every pass and every length."""
+    units: int
+    buckets: int
+
+    @staticmethod
+    def of(config: BuildConfig, compressed_bytes: float, rates: Rates) -> "CorpusSize":
+        """From the bytes of the sources, by the measured ratios."""
+        ratio, settings = rates["corpus"], config.instances
+        compressed_mb = compressed_bytes / 1e6
+        text_mb = compressed_mb * ratio["text_mb_per_compressed_mb"]
+        shuffled = text_mb * 1e6 * ratio["tokens_per_text_byte"] * settings.passes
+        return CorpusSize(
+            compressed_mb=compressed_mb,
+            documents=compressed_mb * ratio["documents_per_compressed_mb"],
+            text_mb=text_mb,
+            shuffled_tokens=shuffled,
+            made_tokens=shuffled * len(settings.lengths),
+            units=max(1, math.ceil(compressed_bytes / config.extraction.unit_bytes)),
+            buckets=max(1, math.ceil(text_mb * 1e6 / settings.bucket_bytes)) * settings.passes,
+        )
+
+
+@dataclass(frozen=True)
+class StageForecast:
+    """One stage of a build."""
+
+    name: str
+    tasks: int
+    seconds: float
+    core_hours: float
+    gets: int
+    puts: int
+    node_gb: float
+    """Memory of a node whose cores all run this stage."""
+    moved_gb: float
+    """What passes through Ray's object store from task to task, on all nodes."""
+    spilled_gb: float
+    """Of that, what does not fit into a node's share of the object store and goes to its disk."""
+    written_gb: float
+
+
+def forecast_build(size: CorpusSize, cores: int, cores_per_node: int, rates: Rates) -> list[StageForecast]:
+    """Every stage on ``cores`` cores. Raises ConfigError when there is no core."""
+    if cores < 1 or cores_per_node < 1:
+        raise ConfigError("--cores and --cores-per-node: at least 1")
+    tasks = {
+        "extract": size.units,
+        "dedup": size.units + max(1, math.ceil(size.documents / 2e6)),
+        "vocabulary": size.units,
+        "instances": size.units + size.buckets,
+        "publish": size.units + size.buckets,
+    }
+    return [
+        _stage(name, size, tasks[name], cores=cores, cores_per_node=cores_per_node, rates=rates)
+        for name in tasks
+    ]
+
+
+def _stage(
+    name: str, size: CorpusSize, tasks: int, *, cores: int, cores_per_node: int, rates: Rates
+) -> StageForecast:
+    stage, driver = rates["build"]["stages"][name], rates["driver"]
+    amount = float(tasks) if stage["amount"] == "tasks" else getattr(size, stage["amount"])
+    work = amount / stage["per_core_second"]
+    busy = 1 if name == "publish" else min(cores, tasks)
+    # The last task begins when the others end: one more task's time on top of an even share.
+    last = work / tasks if busy < tasks else 0.0
+    seconds = stage["serial_seconds"] + max(work / busy + last, tasks / driver["tasks_per_second"])
+    node_cores = min(cores_per_node, cores)
+    nodes = math.ceil(cores / node_cores)
+    ratio = rates["corpus"]
+    written = {
+        "extract": size.text_mb * ratio["documents_mb_per_text_mb"] / 1e3,
+        "instances": size.made_tokens * ratio["shard_bytes_per_token"] / 1e9,
+    }
+    moved = {"dedup": size.documents * 2 * 60 / 1e9, "instances": size.shuffled_tokens * 4.5 / 1e9}
+    return StageForecast(
+        name=name,
+        tasks=tasks,
+        seconds=seconds,
+        core_hours=work / 3600,
+        gets=tasks * stage["gets_per_task"],
+        puts=tasks * stage["puts_per_task"],
+        node_gb=stage["task_gb"] * node_cores,
+        moved_gb=moved.get(name, 0.0),
+        spilled_gb=max(
+            0.0, moved.get(name, 0.0) / nodes - rates["driver"]["object_store_gb_per_core"] * node_cores
+        ),
+        written_gb=written.get(name, 0.0),
+    )
+
+
+def driver_gb(size: CorpusSize, rates: Rates) -> float:
+    """Memory of the driver for its lists of units and markers."""
+    return float((size.units + size.buckets) * rates["driver"]["kb_per_unit"] / 1e6)
+
+
+def build_cost(stages: list[StageForecast], cores: int, rates: Rates) -> dict[str, float]:
+    """USD for the cores while the build runs, for requests, and for a month of what it wrote."""
+    price = rates["prices"]
+    hours = sum(stage.seconds for stage in stages) / 3600
+    requests = (
+        sum(stage.puts for stage in stages) * price["put_thousand"]
+        + sum(stage.gets for stage in stages) * price["get_thousand"]
+    ) / 1000
+    kept = sum(stage.written_gb for stage in stages) * price["gb_month"]
+    return {"cores": hours * cores * price["core_hour"], "requests": requests, "storage a month": kept}
+
+
+@dataclass(frozen=True)
+class PhaseForecast:
+    """One phase of a training run."""
+
+    max_seq_length: int
+    rows: int
+    rows_per_second: float
+    """Over all devices."""
+    step_seconds: float
+    efficiency: float
+    """Share of ``gpus`` times one GPU's rate."""
+    seconds: float
+    source: str
+
+
+def forecast_training(
+    config: TrainConfig, vocab_size: int, gpus: int, gpus_per_node: int, rates: Rates
+) -> list[PhaseForecast]:
+    """Every phase on ``gpus`` devices. Raises ConfigError for a phase whose steps are not given."""
+    if gpus < 1 or gpus_per_node < 1:
+        raise ConfigError("--gpus and --gpus-per-node: at least 1")
+    return [
+        _phase(config, phase, vocab_size, gpus=gpus, gpus_per_node=gpus_per_node, rates=rates)
+        for phase in config.phases
+    ]
+
+
+def _phase(
+    config: TrainConfig, phase: Phase, vocab_size: int, *, gpus: int, gpus_per_node: int, rates: Rates
+) -> PhaseForecast:
+    if phase.steps is None:
+        raise ConfigError("phases: a forecast needs steps; epochs depend on the corpus")
+    if phase.global_batch < gpus:
+        raise ConfigError(f"phases: global_batch {phase.global_batch} cannot feed {gpus} GPUs")
+    training = rates["training"]
+    model, length = config.model.with_vocabulary(vocab_size), phase.max_seq_length
+    known = (
+        training["rows_per_second"].get(model.size, {}).get(str(length)) if model.style == "bert" else None
+    )
+    one = known or training["fallback_mfu"] * training["peak_tflops"] * 1e12 / row_flops(model, length)
+    compute = math.ceil(phase.global_batch / gpus) / one
+    reduction = reduce_seconds(parameters(model), gpus, gpus_per_node, training)
+    step = compute + max(0.0, reduction - training["hidden_communication"] * compute)
+    return PhaseForecast(
+        max_seq_length=length,
+        rows=phase.steps * phase.global_batch,
+        rows_per_second=phase.global_batch / step,
+        step_seconds=step,
+        efficiency=phase.global_batch / step / (one * gpus),
+        seconds=step * phase.steps,
+        source="measured" if known else f"arithmetic at {training['fallback_mfu']:.0%} of the peak",
+    )
+
+
+def reduce_seconds(parameter_count: float, gpus: int, gpus_per_node: int, training: Rates) -> float:
+    """Seconds of one sum of fp32 gradients over all devices, as a ring."""
+    if gpus == 1:
+        return 0.0
+    speed = training["node_allreduce_gb_s" if gpus <= gpus_per_node else "network_allreduce_gb_s"]
+    return float(2 * (gpus - 1) / gpus * parameter_count * 4 / (speed * 1e9))
+
+
+def parameters(model: ModelConfig) -> float:
+    """Weights of the encoder and its embeddings, biases and norms left out (below one in a hundred)."""
+    layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
+    embeddings = (model.vocab_size + model.max_positions) * model.hidden_size
+    return float(model.layers * layer + embeddings + model.hidden_size**2 * 2)
+
+
+def row_flops(model: ModelConfig, length: int, masked_share: float = 0.15) -> float:
+    """Arithmetic of a full row, forward and backward, with the head on masked positions only."""
+    layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
+    attention = 2 * length * model.hidden_size
+    head = masked_share * model.hidden_size * (model.vocab_size + model.hidden_size)
+    return 6.0 * length * (model.layers * (layer + attention) + head)
+
+
+def training_cost(phases: list[PhaseForecast], gpus: int, rates: Rates) -> float:
+    """USD for the devices."""
+    return float(sum(phase.seconds for phase in phases) / 3600 * gpus * rates["prices"]["gpu_hour"])

@@ -1,0 +1,172 @@
+"""The forecast: its arithmetic, its table, and what it costs to plan a hundred thousand units."""
+
+import bz2
+import gc
+import re
+import time
+import tracemalloc
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertmill.cli import main
+from bertmill.forecast import (
+    CorpusSize,
+    build_cost,
+    driver_gb,
+    forecast_build,
+    forecast_training,
+    load_rates,
+    parameters,
+    reduce_seconds,
+    row_flops,
+)
+from cluster.config_file import load_config, validate
+from pipeline.config import BuildConfig
+from pipeline.plan import plan_units
+from schemas.errors import ConfigError
+from trainer.config import TrainConfig
+from trainer.model_config import ModelConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+OVERLAYS = ROOT / "cluster/kuberay/overlays"
+RATES = load_rates()
+BUILD = load_config(BuildConfig, str(OVERLAYS / "build-large/build.yaml"))
+
+
+def _train(size: str = "base", batch: int = 4096, steps: int | None = 100) -> TrainConfig:
+    phase = {"max_seq_length": 128, "global_batch": batch, "micro_batch_tokens": 8192, "learning_rate": 1e-4}
+    length = {"steps": steps} if steps else {"epochs": 1}
+    fields = {
+        "run": {"name": "x", "storage": "/runs"},
+        "model": {"size": size},
+        "data": {"manifest": "/corpus/manifest.json"},
+        "phases": [{**phase, **length}],
+    }
+    return validate(TrainConfig, fields, "train.yaml")
+
+
+@given(size=st.floats(1e6, 1e12), cores=st.integers(1, 4096))
+def test_more_cores_never_take_longer_and_never_less_work(size: float, cores: int) -> None:
+    corpus = CorpusSize.of(BUILD, size, RATES)
+    few = forecast_build(corpus, cores, 16, RATES)
+    many = forecast_build(corpus, 2 * cores, 16, RATES)
+    for one, two in zip(few, many, strict=True):
+        assert two.seconds <= one.seconds * 1.0001 + 1e-6 or one.tasks <= 2 * cores
+        assert two.core_hours == one.core_hours
+        assert (two.gets, two.puts, two.written_gb) == (one.gets, one.puts, one.written_gb)
+        # No stage is faster than its work on all cores.
+        assert one.seconds * cores >= one.core_hours * 3600 * 0.9999 or one.name == "publish"
+
+
+def test_work_grows_with_the_corpus_and_memory_does_not() -> None:
+    small, large = (CorpusSize.of(BUILD, size, RATES) for size in (1e9, 1e11))
+    for one, hundred in zip(
+        forecast_build(small, 64, 16, RATES), forecast_build(large, 64, 16, RATES), strict=True
+    ):
+        assert hundred.node_gb == one.node_gb
+        assert hundred.core_hours == pytest.approx(100 * one.core_hours, rel=0.2)
+    assert driver_gb(large, RATES) < 1
+    assert large.made_tokens == 2 * large.shuffled_tokens
+    cost = build_cost(forecast_build(large, 64, 16, RATES), 64, RATES)
+    assert set(cost) == {"cores", "requests", "storage a month"}
+    assert all(value > 0 for value in cost.values())
+
+
+def test_weights_and_arithmetic_of_bert_base() -> None:
+    model = ModelConfig(size="base", vocab_size=30_522)
+    # 110 M in the paper (Devlin et al. 2019), rounded; ours leaves out biases and norms.
+    assert parameters(model) == pytest.approx(110e6, rel=0.015)
+    encoder_alone = 6 * 128 * 12 * (4 * 768**2 + 2 * 768 * 3072)
+    assert 1.05 < row_flops(model, 128) / encoder_alone < 1.2
+    assert parameters(ModelConfig(size="large", vocab_size=30_522)) == pytest.approx(336e6, rel=0.015)
+
+
+def test_more_gpus_are_faster_but_never_more_than_their_number() -> None:
+    before = 0.0
+    for gpus in (1, 8, 64, 256):
+        (phase,) = forecast_training(_train(), 119_547, gpus, 8, RATES)
+        assert before < phase.rows_per_second
+        assert phase.efficiency <= 1.0001
+        assert phase.source == "measured"
+        before = phase.rows_per_second
+    assert reduce_seconds(1e8, 1, 8, RATES["training"]) == 0
+    assert reduce_seconds(1e8, 16, 8, RATES["training"]) > reduce_seconds(1e8, 8, 8, RATES["training"])
+    (unknown,) = forecast_training(_train("small"), 119_547, 8, 8, RATES)
+    assert "arithmetic" in unknown.source
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "message"),
+    [
+        (_train(), 0, "at least 1"),
+        (_train(batch=8), 16, "cannot feed 16 GPUs"),
+        (_train(steps=None), 8, "needs steps"),
+    ],
+)
+def test_impossible_runs_are_refused(config: TrainConfig, gpus: int, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        forecast_training(config, 119_547, gpus, 8, RATES)
+
+
+def test_command_on_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "build.yaml"
+    dumps = str(ROOT / "sample/dumps/*.xml.bz2")
+    config.write_text(yaml.safe_dump({
+        "output": "/corpus", "sources": [{"name": "w", "kind": "wikimedia", "paths": [dumps]}],
+    }))  # fmt: skip
+    assert main(["plan", str(config), "--cores", "2"]) == 0
+    text = capsys.readouterr().out
+    size = sum(
+        path.stat().st_size for path in ROOT.glob("sample/dumps/*.xml.bz2") if "index" not in path.name
+    )
+    assert text.startswith(f"{size / 1e9:,.1f} GB compressed")
+    assert [line.split()[1] for line in text.splitlines() if line.startswith("| ")] == [
+        "stage", "extract", "dedup", "vocabulary", "instances", "publish",
+    ]  # fmt: skip
+
+
+def test_command_on_files_that_are_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(OVERLAYS / "build-large/build.yaml")]
+    assert main([*words, "--input-gb", "100", "--cores", "2000"]) == 0
+    assert capsys.readouterr().out.startswith("100.0 GB compressed")
+    assert main([*words, "--input-gb", "100", "--cores", "0"]) == 2
+    assert main(["plan", "no-such.yaml"]) == 2
+    assert main(["plan", str(OVERLAYS / "pretrain-8gpu/pretrain.yaml"), "--gpus", "8"]) == 0
+    assert re.search(r"^\| 512 ", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.slow
+def test_planning_sixty_million_pages(tmp_path: Path) -> None:
+    """104 dumps of a gigabyte each as sparse files: real heads, and nothing on the disk behind them."""
+    head = b'<mediawiki><siteinfo><dbname>%swiki</dbname><base>https://%s.wikipedia.org/wiki/A</base>' \
+        b'<namespaces><namespace key="0" case="first-letter" /></namespaces></siteinfo>\n'  # fmt: skip
+    for number in range(104):
+        lang = bytes([97 + number // 26, 97 + number % 26])
+        path = tmp_path / f"{lang.decode()}wiki-20260801-pages-articles-multistream.xml.bz2"
+        with path.open("wb") as file:
+            file.write(bz2.compress(head % (lang, lang)))
+            file.write(bz2.compress(b"<page></page>\n"))
+            file.truncate(962_000_000)
+    fields = {
+        "output": "/corpus",
+        "sources": [{"name": "w", "kind": "wikimedia", "paths": [f"{tmp_path}/*.bz2"]}],
+        "extraction": {"unit_bytes": 1_000_000},
+    }
+    config = validate(BuildConfig, fields, "config")
+    began = time.monotonic()
+    gc.collect()
+    tracemalloc.start()
+    units = plan_units(config)
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    seconds = time.monotonic() - began
+    print(f"{len(units):,} units: {seconds:.1f} s, {kept / 1e6:.0f} MB kept, {peak / 1e6:.0f} MB at most")
+    assert len(units) >= 100_000
+    assert len({unit.unit_id for unit in units[::101]}) == len(units[::101])
+    # What the forecast counts for a unit on the driver, and far from any machine's memory.
+    assert kept / len(units) < RATES["driver"]["kb_per_unit"] * 1e3
+    assert peak < 500e6
