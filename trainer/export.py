@@ -184,12 +184,14 @@ def _training_text(config: ModelConfig, card: ModelCard, weights_sha256: str) ->
 
 
 def _table(evaluation: Mapping[str, Mapping[str, float]]) -> str:
-    columns = list(next(iter(evaluation.values())))
+    columns = list(dict.fromkeys(name for figures in evaluation.values() for name in figures))
     rows = [["", *columns], ["---", *["---:"] * len(columns)]]
     for name, figures in evaluation.items():
-        rows.append([name, *(_figure(figures[column]) for column in columns)])
+        rows.append([name, *(_figure(figures.get(column)) for column in columns)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _figure(value: float) -> str:
+def _figure(value: float | None) -> str:
+    if value is None:
+        return ""
     return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"

@@ -208,3 +208,26 @@ def test_all_hidden_states_end_in_the_encoding() -> None:
     states = model.hidden_states(pack(ROWS))
     assert len(states) == 1 + model.config.layers
     assert states[-1].equal(model.encode(pack(ROWS)))
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_packed_equals_padded_in_bfloat16(style: str) -> None:  # trainer-028
+    torch.manual_seed(0)
+    model = BertPretraining(small_config(style)).eval()
+    ids, segments, mask = padded(ROWS, width=37)
+    if not model.config.segments:
+        segments = torch.zeros_like(segments)
+    with torch.autocast("cpu", torch.bfloat16):
+        packed = model.encode(pack(ROWS))
+        rows = model.encode_padded(ids, segments, mask)
+    torch.testing.assert_close(packed, rows[mask.bool()], rtol=2e-2, atol=2e-2)
+
+
+def test_parameter_names_are_plain_under_compile() -> None:  # trainer-048
+    model = small_model()
+    names = set(model.state_dict())
+    objective = PretrainingLoss(model)
+    objective.compile(backend="eager")
+    assert set(model.state_dict()) == names
+    assert not any(name.startswith(("_orig_mod", "module")) for name in names)
+    small_model(seed=3).load_state_dict(model.state_dict(), strict=True)

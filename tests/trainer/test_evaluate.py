@@ -1,0 +1,128 @@
+"""Held-out figures against a plain computation, for one rank and for several."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from schemas.errors import ConfigError, CorpusError
+from schemas.manifest import dump_manifest
+from tests.trainer import synthetic
+from tests.trainer.models import small_model
+from trainer.corpus import Corpus, open_corpus
+from trainer.evaluate import ALL, HeldOut, evaluate, figures_by_language
+from trainer.model import BertPretraining
+from trainer.objectives import STATISTICS
+
+CPU = torch.device("cpu")
+VOCAB = 101
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
+    return make_corpus(tmp_path_factory.mktemp("held-out"), "validation", "nsp")
+
+
+def make_corpus(folder: Path, split: str, objective: str) -> Corpus:
+    shards = [
+        synthetic.write_shard(
+            folder / "held-out" / f"shard-{number}.parquet",
+            synthetic.invented_rows(rows, 32, VOCAB, objective, seed=number),
+            group_rows=8,
+        )
+        for number, rows in enumerate((17, 9))
+    ]
+    entry = synthetic.set_entry("held-out", 32, 0, shards) | {"split": split}
+    path = folder / "manifest.json"
+    path.write_bytes(dump_manifest(synthetic.manifest([entry], VOCAB, objective)))
+    return open_corpus(str(path))
+
+
+def test_figures_equal_a_plain_computation(corpus: Corpus) -> None:
+    model = small_model()
+    held_out = HeldOut(corpus, 32, micro_batch_tokens=10_000)
+    assert len(held_out) == 1
+    batch = held_out.batch(0)
+    output = model(batch)
+    found = evaluate(model, held_out, device=CPU)[ALL]
+    logits = output.padded_token_logits[:, :VOCAB]
+    loss = torch.nn.functional.cross_entropy(logits, batch.masked_ids).item()
+    assert found["sequences"] == 26
+    assert found["masked_tokens"] == len(batch.masked_ids)
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    assert found["perplexity"] == pytest.approx(math.exp(loss), rel=1e-4)
+    assert found["accuracy"] == pytest.approx((logits.argmax(1) == batch.masked_ids).float().mean().item())
+    assert output.pair_logits is not None
+    labels, guesses = batch.next_sentence_labels, output.pair_logits.argmax(1)
+    for label in (0, 1):
+        of_class = (guesses == label)[labels == label].float().mean().item()
+        assert found[f"pair_accuracy_{label}"] == pytest.approx(of_class)
+    assert found["pair_share_1"] == pytest.approx(labels.float().mean().item())
+
+
+def test_languages_add_up_to_all(corpus: Corpus) -> None:
+    found = evaluate(small_model(), HeldOut(corpus, 32, 200), device=CPU)
+    assert set(found) == {ALL, *synthetic.LANGUAGES}
+    for name in ("sequences", "masked_tokens", "pairs"):
+        assert found[ALL][name] == sum(found[lang][name] for lang in synthetic.LANGUAGES)
+    weighted = sum(found[lang]["loss"] * found[lang]["masked_tokens"] for lang in synthetic.LANGUAGES)
+    assert weighted / found[ALL]["masked_tokens"] == pytest.approx(found[ALL]["loss"])
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 40])
+def test_world_size_does_not_change_a_bit(corpus: Corpus, world_size: int) -> None:
+    """Ranks in turn; 40 ranks are more than there are micro-batches, and make the same one call."""
+    model, held_out = small_model(), HeldOut(corpus, 32, 100)
+    shares: list[torch.Tensor] = []
+    for rank in range(world_size):
+        evaluate(
+            model, held_out, device=CPU, rank=rank, world_size=world_size,
+            reduce=lambda sums: shares.append(sums.clone()),
+        )  # fmt: skip
+    assert len(shares) == world_size
+    together = evaluate(
+        model, held_out, device=CPU, rank=world_size, world_size=10**6,
+        reduce=lambda sums: sums.copy_(torch.stack(shares).sum(0)),
+    )  # fmt: skip
+    assert together == evaluate(model, held_out, device=CPU)
+
+
+def test_part_of_the_rows(corpus: Corpus) -> None:
+    assert evaluate(small_model(), HeldOut(corpus, 32, 100, rows=11), device=CPU)[ALL]["sequences"] == 11
+
+
+def test_training_mode_is_given_back(corpus: Corpus) -> None:
+    model = small_model(hidden_dropout=0.5).train()
+    first = evaluate(model, HeldOut(corpus, 32, 400), device=CPU)
+    assert model.training
+    assert first == evaluate(model, HeldOut(corpus, 32, 400), device=CPU)
+
+
+def test_without_pairs_there_are_no_pair_figures(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, "validation", "none")
+    found = evaluate(small_model("roberta"), HeldOut(corpus, 32, 400), device=CPU)
+    assert "pair_accuracy" not in found[ALL]
+
+
+def test_bfloat16_is_close(corpus: Corpus) -> None:
+    model, held_out = BertPretraining(small_model().config), HeldOut(corpus, 32, 400)
+    exact = evaluate(model, held_out, device=CPU)[ALL]["loss"]
+    assert evaluate(model, held_out, device=CPU, dtype=torch.bfloat16)[ALL]["loss"] == pytest.approx(
+        exact, rel=2e-2
+    )
+
+
+def test_language_without_rows_is_left_out() -> None:
+    statistics = torch.zeros(2, len(STATISTICS))
+    statistics[0] = torch.tensor([6.0, 3, 1, 0, 0, 0, 0, 0, 2])
+    found = figures_by_language(statistics, ["de", "el"])
+    assert set(found) == {ALL, "de"}
+    assert found["de"]["loss"] == 2
+
+
+def test_missing_split_and_tight_budget_are_refused(tmp_path: Path, corpus: Corpus) -> None:
+    with pytest.raises(CorpusError, match="no validation rows of length 32"):
+        HeldOut(make_corpus(tmp_path, "train", "nsp"), 32, 400)
+    with pytest.raises(ConfigError, match="cannot hold a row of 32"):
+        HeldOut(corpus, 32, 31)
