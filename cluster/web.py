@@ -1,15 +1,19 @@
-"""Read-only files behind http:// and https://, such as the dumps of dumps.wikimedia.org."""
+"""Read-only files behind http:// and https://, such as the dumps of dumps.wikimedia.org.
 
+Not smart-open: its seek costs a second request, and after a broken connection it may go on in another
+version of the file. Every request here after the first names the version that was opened.
+"""
+
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, cast
 
 import requests
-import smart_open
 import urllib3
-from requests.adapters import HTTPAdapter
 
 from cluster import ranged, retries
 from schemas.errors import StorageError
@@ -41,65 +45,137 @@ def _errors(uri: str, operation: str) -> Iterator[None]:
         status = error.response.status_code if error.response is not None else 0
         if status in (404, 410):
             raise FileNotFoundError(uri) from error
+        if status == 412:
+            raise StorageError(f"{uri}: {operation}: the file changed while it was read") from error
         raise StorageError(f"{uri}: {operation}: HTTP status {status}") from error
-    except (requests.RequestException, OSError, ValueError) as error:
+    except requests.RequestException as error:
         raise StorageError(f"{uri}: {operation}: {retries.one_line(error)}") from error
 
 
-def _open(uri: str, position: int = 0) -> IO[bytes]:
+@lru_cache(maxsize=4)
+def _session(_process: int) -> requests.Session:
     session = requests.Session()
-    adapter = HTTPAdapter(max_retries=0)
-    session.mount("http://", adapter)
-    session.mount("https://", adapter)
+    session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=32))
+    session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=32))
+    return session
+
+
+def _get(uri: str, headers: dict[str, str]) -> requests.Response:
+    """The answer, its body not read yet. Raises requests.RequestException, HTTPError from status 400."""
     # The bytes as they are stored: decompression belongs to the reader that knows the format.
-    options: dict[str, Any] = {"session": session, "timeout": TIMEOUT_SECONDS}
-    file = smart_open.open(uri, "rb", compression="disable", transport_params=options)
-    if position:
-        file.seek(position)
-    return cast("IO[bytes]", file)
+    wanted = {"Accept-Encoding": "identity", **headers}
+    answer = _session(os.getpid()).get(uri, headers=wanted, stream=True, timeout=TIMEOUT_SECONDS)
+    try:
+        answer.raise_for_status()
+    except requests.HTTPError:
+        answer.close()
+        raise
+    return answer
 
 
-def _retrying_open(uri: str, position: int = 0) -> IO[bytes]:
-    with _errors(uri, "read"):
-        return retries.call(lambda: _open(uri, position), transient=is_transient, what=f"{uri}: read")
+def _same_version(answer: requests.Response) -> dict[str, str]:
+    """Headers that make a later request fail with 412 when the file has changed since ``answer``."""
+    tag = answer.headers.get("ETag", "")
+    if tag.startswith('"'):  # a weak one, W/"...", must not be used for ranges
+        return {"If-Match": tag}
+    date = answer.headers.get("Last-Modified")
+    return {"If-Unmodified-Since": date} if date else {}
+
+
+def _open(uri: str) -> tuple[int, dict[str, str]]:
+    """Size and version headers of the file. Raises StorageError if the server gives no size."""
+
+    def ask() -> tuple[int, dict[str, str]]:
+        with _get(uri, {}) as answer:
+            length = answer.headers.get("Content-Length", "")
+            if not length.isdecimal():
+                raise StorageError(f"{uri}: size: the server does not say it")
+            return int(length), _same_version(answer)
+
+    with _errors(uri, "open"):
+        return retries.call(ask, transient=is_transient, what=f"{uri}: open")
 
 
 def size(uri: str) -> int:
     """The size in bytes, by the server's Content-Length."""
-    with _retrying_open(uri) as file, _errors(uri, "size"):
-        return file.seek(0, 2)
+    return _open(uri)[0]
 
 
-def read_range(uri: str, start: int, length: int) -> bytes:
-    """``length`` bytes from ``start``, fewer at the end."""
+def read_range(uri: str, start: int, length: int, version: dict[str, str] | None = None) -> bytes:
+    """``length`` bytes from ``start``, fewer at the end. Raises StorageError if the server has no ranges."""
     if length <= 0:
         return b""
+    headers = {"Range": f"bytes={start}-{start + length - 1}", **(version or {})}
 
     def read() -> bytes:
-        with _open(uri, start) as file:
-            return file.read(length)
+        try:
+            answer = _get(uri, headers)
+        except requests.HTTPError as error:
+            if error.response is not None and error.response.status_code == 416:  # past the end
+                return b""
+            raise
+        with answer:
+            if answer.status_code != 206 and start:
+                raise StorageError(f"{uri}: read: the server does not answer range requests")
+            return cast("bytes", _read(answer, length))
 
     with _errors(uri, "read"):
         return retries.call(read, transient=is_transient, what=f"{uri}: read")
 
 
+def _read(answer: requests.Response, length: int) -> Any:
+    return answer.raw.read(length, decode_content=False)
+
+
 def open_raw(uri: str) -> ranged.RangedFile:
-    """An unbuffered seekable file; every read is a range request."""
-    return ranged.RangedFile(lambda start, length: read_range(uri, start, length), size(uri), uri)
+    """An unbuffered seekable file over one version; every read is a range request."""
+    total, version = _open(uri)
+    return ranged.RangedFile(lambda start, length: read_range(uri, start, length, version), total, uri)
 
 
 def open_stream(uri: str) -> ranged.ResumingStream:
-    """A forward stream that survives broken connections."""
-    return ranged.ResumingStream(lambda position: _retrying_open(uri, position), is_transient, uri)
+    """A forward stream over one version that survives broken connections."""
+    version: dict[str, str] = {}
+
+    def open_at(position: int) -> IO[bytes]:
+        headers = {"Range": f"bytes={position}-", **version} if position else {}
+
+        def ask() -> requests.Response:
+            answer = _get(uri, headers)
+            if position and answer.status_code != 206:
+                answer.close()
+                raise StorageError(f"{uri}: read: the server cannot resume at byte {position}")
+            return answer
+
+        with _errors(uri, "read"):
+            answer = retries.call(ask, transient=is_transient, what=f"{uri}: read")
+        if not position:
+            version.update(_same_version(answer))
+        return cast("IO[bytes]", _Body(answer))
+
+    return ranged.ResumingStream(open_at, is_transient, uri)
+
+
+class _Body:
+    """The body of an answer as a file object; a body that ends early raises."""
+
+    def __init__(self, answer: requests.Response) -> None:
+        self._answer = answer
+
+    def read(self, length: int) -> bytes:
+        return cast("bytes", _read(self._answer, length))
+
+    def close(self) -> None:
+        self._answer.close()
 
 
 def read_bytes(uri: str) -> bytes:
     """The whole file."""
-    with open_stream(uri) as stream, _errors(uri, "read"):
+    with open_stream(uri) as stream:
         return stream.readall() or b""
 
 
 def download_file(uri: str, local: Path) -> None:
     """Downloads the file to ``local``."""
-    with open_stream(uri) as stream, _errors(uri, "download"), local.open("wb") as target:
+    with open_stream(uri) as stream, local.open("wb") as target:
         shutil.copyfileobj(cast("IO[bytes]", stream), target, 1 << 20)

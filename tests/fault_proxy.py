@@ -34,6 +34,8 @@ class FaultProxy:
         self.done: Counter[str] = Counter()
         """How often each kind of action happened."""
         self.requests: list[tuple[str, str]] = []
+        self.sent = 0
+        """Bytes of bodies sent to clients."""
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"proxy": self}))
         self._server.daemon_threads = True
@@ -126,7 +128,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content[: len(content) // 2])
             self._reset()
             return
-        self.wfile.write(content)
+        self._send_all(content)
+
+    def _send_all(self, content: bytes) -> None:
+        for start in range(0, len(content), 1 << 16):
+            piece = content[start : start + (1 << 16)]
+            self.proxy.sent += len(piece)
+            self.wfile.write(piece)
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)

@@ -77,6 +77,11 @@ class S3Server:
         """The port of the S3 interface."""
         return self._ports["s3.port"]
 
+    @property
+    def web_port(self) -> int:
+        """The port where a plain web server gives out the same files, below /buckets/BUCKET/."""
+        return self._ports["filer.port"]
+
     def start(self) -> None:
         """Starts the server and waits until a put and a get succeed."""
         data = self._folder / "data"

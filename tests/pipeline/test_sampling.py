@@ -35,7 +35,9 @@ def test_copies_have_the_planned_mean_and_differ_by_pass() -> None:
 
 @given(st.integers(1, 3000), st.integers(0, 1 << 60), st.integers(0, 20))
 def test_a_small_language_stays_together(documents: int, seed: int, pass_number: int) -> None:
-    plan = plan_sampling({"en": 10**6, "x": documents}, {"en": 10**9, "x": documents * 1000}, 1.0, 10**6, seed)
+    plan = plan_sampling(
+        {"en": 10**6, "x": documents}, {"en": 10**9, "x": documents * 1000}, 1.0, 10**6, seed
+    )
     copy = np.zeros(documents, np.int64)
     buckets = plan.bucket("x", keys(documents), copy, pass_number)
     assert ((buckets >= 0) & (buckets < plan.buckets)).all()
@@ -44,7 +46,9 @@ def test_a_small_language_stays_together(documents: int, seed: int, pass_number:
 
 def test_a_large_language_fills_every_bucket_evenly() -> None:
     plan = plan_sampling({"en": 100_000}, {"en": 10**9}, 1.0, 5 * 10**7, seed=3)
-    counts = np.bincount(plan.bucket("en", keys(100_000), np.zeros(100_000, np.int64), 0), minlength=plan.buckets)
+    counts = np.bincount(
+        plan.bucket("en", keys(100_000), np.zeros(100_000, np.int64), 0), minlength=plan.buckets
+    )
     assert plan.buckets == 20
     assert counts.min() > 4500
     assert counts.max() < 5500
