@@ -56,6 +56,9 @@ class Extraction(Section):
     """Processor time of cleaning after which a page is skipped as timeout."""
     max_list_share: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Pages with a larger share of their text in list items are skipped as list-like; 1 keeps all."""
+    max_templated: Annotated[int, Field(ge=1)] | None = None
+    """So many pages of a work unit whose text is the same but for names, numbers and words of the title
+    are kept, further ones are skipped as bot-stub; null keeps all. cebwiki and its like need it."""
     headings: Literal["keep", "drop"] = "drop"
     """Section headings as paragraphs of their own, or left out."""
     lists: Literal["keep", "drop"] = "keep"

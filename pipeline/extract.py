@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from pipeline.bot_stubs import StubLimit
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import content_hash
 from pipeline.funnel import Funnel
 from pipeline.normalize import normalize_text
 from pipeline.page_policy import (
+    BOT_STUB,
     DISAMBIGUATION,
     LIST_LIKE,
     TIMEOUT,
@@ -51,7 +53,7 @@ def extract_unit(unit: Unit, config: BuildConfig, funnel: Funnel) -> Iterator[pa
     cleaner = Cleaner(site, config)
     rows = _Rows()
     with TimeLimit(config.extraction.page_seconds) as limit:
-        for page in read_unit(unit, config):
+        for page in read_unit(unit, config.extraction.max_page_chars):
             counts = funnel.of(page.lang)
             if isinstance(page, Skip):
                 funnel.skip(page.lang, page.reason)
@@ -76,12 +78,13 @@ def extract_unit(unit: Unit, config: BuildConfig, funnel: Funnel) -> Iterator[pa
 
 
 class Cleaner:
-    """Cleans the documents of one site by the settings of a build; pure but for what it precomputes."""
+    """Cleans the documents of one unit by the settings of a build; remembers skeletons of stubs only."""
 
     def __init__(self, site: SiteInfo, config: BuildConfig) -> None:
         self._site = site
         self._settings = config.extraction
         self._options = wikitext_options(config)
+        self._stubs = StubLimit(config.extraction.max_templated)
 
     def clean(self, page: RawDocument) -> Cleaned | str:
         """The cleaned document, or the reason to leave it out."""
@@ -101,6 +104,8 @@ class Cleaner:
         paragraphs = [paragraph for paragraph in normal if paragraph]
         if reason := document_skip_reason(paragraphs, self._settings):
             return reason
+        if self._stubs.exceeded(page.title, paragraphs):
+            return BOT_STUB
         return Cleaned([split_sentences(paragraph, page.lang) for paragraph in paragraphs], dropped)
 
 

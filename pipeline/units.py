@@ -26,13 +26,18 @@ class Unit:
     start: int
     end: int
     size: int
-    """Bytes of the whole file: a file of another size is another unit."""
+    """Bytes of the whole file."""
     lang: str
     """Language code; empty where every record brings its own."""
     compression: str = ""
     """``bz2``, ``gz``, ``zst``, ``xz``, or empty."""
+    fingerprint: str = ""
+    """Hash of the beginning and the end of the file: a file that was replaced gives other units."""
     form: str = ""
     """What a document is in this file; see the reader."""
+    text_field: str = "text"
+    sentences_per_document: int = 0
+    """Mean length of the documents that are cut out of rows without boundaries."""
     encoding: str = "utf-8"
     dbname: str = ""
     """Name of the wiki, such as enwiki."""

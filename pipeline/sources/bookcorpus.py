@@ -33,21 +33,19 @@ _HEAD = re.compile(
 _MAX_RATIO = 4
 
 
-def read_bookcorpus(
-    unit: Unit, max_chars: int, mean_rows: int, text_field: str
-) -> Iterator[RawDocument | Skip]:
+def read_bookcorpus(unit: Unit, max_chars: int) -> Iterator[RawDocument | Skip]:
     """The documents of a unit; ``form`` of the unit says in which of the three forms the file is."""
     if unit.form == "books":
         yield from read_file_document(unit, max_chars)
     elif unit.form.startswith("rows"):
-        yield from _titled_rows(unit, text_field)
+        yield from _titled_rows(unit)
     else:
-        rows = _text_rows(unit) if unit.form == "sentences" else read_rows(unit, text_field)
-        yield from _sentence_documents(unit, rows, mean_rows, text_field)
+        rows = _text_rows(unit) if unit.form == "sentences" else read_rows(unit)
+        yield from _sentence_documents(unit, rows)
 
 
-def _titled_rows(unit: Unit, text_field: str) -> Iterator[RawDocument | Skip]:
-    for row in read_rows(unit, text_field):
+def _titled_rows(unit: Unit) -> Iterator[RawDocument | Skip]:
+    for row in read_rows(unit):
         if not row.owned:
             return
         page_id = f"{unit.name}:{row.place}"
@@ -55,24 +53,23 @@ def _titled_rows(unit: Unit, text_field: str) -> Iterator[RawDocument | Skip]:
         if row.oversize:
             yield Skip(page_id, title, unit.lang, "too-large")
         else:
-            yield RawDocument(page_id, 0, title, unit.lang, row.values[text_field], "plain")
+            yield RawDocument(page_id, 0, title, unit.lang, row.values[unit.text_field], "plain")
 
 
 def _text_rows(unit: Unit) -> Iterator[Row]:
     for line in read_lines(unit):
-        yield Row(line.offset, {"text": line.text}, line.owned, line.oversize)
+        yield Row(line.offset, {unit.text_field: line.text}, line.owned, line.oversize)
 
 
-def _sentence_documents(
-    unit: Unit, rows: Iterator[Row], mean_rows: int, text_field: str
-) -> Iterator[RawDocument]:
+def _sentence_documents(unit: Unit, rows: Iterator[Row]) -> Iterator[RawDocument]:
     """Documents that begin in the unit, cut by content; see the module's text for the rule."""
     run: list[str] = []
-    place, inside, longest = 0, unit.start == 0, _MAX_RATIO * mean_rows
+    place, inside, longest = 0, unit.start == 0, _MAX_RATIO * unit.sentences_per_document
     title = file_title(unit.name)
     for row, following in _with_next(rows):
-        text = (row.values.get(text_field) or "").strip()
-        starts = is_document_start(text, following, mean_rows, text_field)
+        text = _text(row, unit)
+        after = _text(following, unit) if following else ""
+        starts = is_document_start(text, after, unit.sentences_per_document)
         if starts or (inside and len(run) >= longest):
             if run:
                 yield RawDocument(f"{unit.name}:{place}", 0, title, unit.lang, "\n".join(run), "plain")
@@ -98,9 +95,12 @@ def _with_next(rows: Iterator[Row]) -> Iterator[tuple[Row, Row | None]]:
         yield before, None
 
 
-def is_document_start(text: str, following: Row | None, mean_rows: int, text_field: str = "text") -> bool:
-    """Whether the row ``text`` begins a document, going by it and by the row that follows."""
+def _text(row: Row, unit: Unit) -> str:
+    return (row.values.get(unit.text_field) or "").strip()
+
+
+def is_document_start(text: str, after: str, mean_rows: int) -> bool:
+    """Whether the row ``text`` begins a document, going by it and by the row ``after`` it."""
     if not text or _HEAD.fullmatch(text):
         return True
-    after = (following.values.get(text_field) or "").strip() if following else ""
     return key_from_text("bookcorpus", text, after) % mean_rows == 0

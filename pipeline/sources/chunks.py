@@ -7,6 +7,7 @@ that start inside it. A plain file is cut anywhere. Other compressions cannot be
 
 import bz2
 import codecs
+import hashlib
 import lzma
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from schemas.errors import InputError
 
 READ_BYTES = 1 << 18
 OUTPUT_BYTES = 1 << 20
+_FINGERPRINT_BYTES = 1 << 16
 
 # Stream header and the magic number of a first block, or of the end of an empty stream.
 STREAM_START = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
@@ -126,6 +128,17 @@ def _open_whole(file: BinaryIO, compression: str) -> IO[bytes]:
         return lzma.open(file)
     name = {"gz": "gzip", "zst": "zstd"}[compression]
     return cast("IO[bytes]", pa.CompressedInputStream(pa.PythonFile(file, mode="r"), name))
+
+
+def fingerprint(uri: str, size: int) -> str:
+    """Hash of a file's size, first and last bytes: differs when another file has taken its place.
+
+    The last bytes of bz2 and gzip files hold checksums of the whole.
+    """
+    digest = hashlib.blake2b(str(size).encode(), digest_size=8)
+    digest.update(storage.read_range(uri, 0, _FINGERPRINT_BYTES))
+    digest.update(storage.read_range(uri, max(0, size - _FINGERPRINT_BYTES), _FINGERPRINT_BYTES))
+    return digest.hexdigest()
 
 
 def even_cuts(size: int, unit_bytes: int) -> list[tuple[int, int]]:

@@ -39,18 +39,19 @@ def plan_dataset(source: Source, path: str, lang: str) -> list[Unit]:
             size=shards,
             lang=lang,
             form="rows-dataset",
+            text_field=source.text_field,
         )
         for shard in range(shards)
     ]
 
 
-def read_dataset_rows(unit: Unit, text_field: str) -> Iterator[Row]:
+def read_dataset_rows(unit: Unit) -> Iterator[Row]:
     """The rows of a unit's shard, in its order."""
     shard = _open(unit.uri).shard(num_shards=unit.size, index=unit.start)
     try:
         for place, values in enumerate(shard):
-            if not isinstance(values.get(text_field), str):
-                raise InputError(f"{unit.name}: row {place}: no text field {text_field!r}")
+            if not isinstance(values.get(unit.text_field), str):
+                raise InputError(f"{unit.name}: row {place}: no text field {unit.text_field!r}")
             yield Row(place, values, owned=True)
     except (OSError, ValueError) as error:
         raise InputError(f"{unit.name}: cannot be read: {_one_line(error)}") from error

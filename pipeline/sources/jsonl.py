@@ -14,10 +14,10 @@ _WIKI_HOST = re.compile(r"([a-z][a-z0-9-]*)\.(?:m\.)?wik[a-z]+\.org")
 _LANG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
-def read_row_documents(unit: Unit, text_field: str) -> Iterator[RawDocument | Skip]:
+def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
     """A document for every row. Raises InputError for a row whose language nothing tells."""
     rows = read_dataset_rows if unit.form == "rows-dataset" else read_rows
-    for row in rows(unit, text_field):
+    for row in rows(unit):
         if not row.owned:
             return
         lang = row_language(row, unit)
@@ -29,10 +29,10 @@ def read_row_documents(unit: Unit, text_field: str) -> Iterator[RawDocument | Sk
             yield Skip(page_id, title, lang or unit.lang or "und", "too-large")
         elif lang is None:
             raise InputError(f"{unit.uri}: row at {row.place}: no language; set `lang` of the source")
-        elif not row.values[text_field]:
+        elif not row.values[unit.text_field]:
             yield Skip(page_id, title, lang, "empty")
         else:
-            yield RawDocument(page_id, _revision(row), title, lang, row.values[text_field], "plain")
+            yield RawDocument(page_id, _revision(row), title, lang, row.values[unit.text_field], "plain")
 
 
 def row_language(row: Row, unit: Unit) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from cluster import storage
 from pipeline.config import Source
-from pipeline.sources.chunks import compression_of, even_cuts, looks_like_html
+from pipeline.sources.chunks import compression_of, even_cuts, fingerprint, looks_like_html
 from pipeline.units import Unit
 from schemas.errors import ConfigError, InputError
 
@@ -26,6 +26,7 @@ def plan_plain_file(source: Source, uri: str, name: str, unit_bytes: int) -> lis
     if looks_like_html(head):
         raise InputError(f"{uri}: byte 0: an HTML page, not a file of kind {source.kind}")
     form = file_form(source, uri, head)
+    mark = fingerprint(uri, size)
     compression = "" if form.endswith("parquet") else compression_of(uri, head)
     encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     notes: tuple[str, ...] = ()
@@ -51,7 +52,10 @@ def plan_plain_file(source: Source, uri: str, name: str, unit_bytes: int) -> lis
             size=size,
             lang=source.lang or language_of_name(uri),
             compression=compression,
+            fingerprint=mark,
             form=form,
+            text_field=source.text_field,
+            sentences_per_document=source.sentences_per_document if form.startswith("sentences") else 0,
             encoding=encoding,
             notes=notes,
         )

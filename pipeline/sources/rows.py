@@ -25,19 +25,19 @@ class Row:
     oversize: bool = False
 
 
-def read_rows(unit: Unit, text_field: str) -> Iterator[Row]:
+def read_rows(unit: Unit) -> Iterator[Row]:
     """The rows from the first that begins in the unit's range to the end of the file.
 
     Raises InputError that names the file and the row when a row is no object or lacks the text field.
     """
     if unit.form.endswith("parquet"):
-        yield from _parquet_rows(unit, text_field)
+        yield from _parquet_rows(unit)
     else:
-        yield from _json_rows(unit, text_field)
+        yield from _json_rows(unit)
 
 
-def _parquet_rows(unit: Unit, text_field: str) -> Iterator[Row]:
-    file = storage.parquet_file(unit.uri)
+def _parquet_rows(unit: Unit) -> Iterator[Row]:
+    file, text_field = storage.parquet_file(unit.uri), unit.text_field
     names = file.schema_arrow.names
     if text_field not in names:
         raise InputError(f"{unit.uri}: no column {text_field!r}; it has {', '.join(names)}")
@@ -50,13 +50,13 @@ def _parquet_rows(unit: Unit, text_field: str) -> Iterator[Row]:
                 place += 1
 
 
-def _json_rows(unit: Unit, text_field: str) -> Iterator[Row]:
+def _json_rows(unit: Unit) -> Iterator[Row]:
     for line in read_lines(unit, MAX_ROW_BYTES):
         if line.oversize:
-            yield Row(line.offset, {text_field: ""}, line.owned, oversize=True)
+            yield Row(line.offset, {unit.text_field: ""}, line.owned, oversize=True)
         elif line.text.strip():
             yield Row(
-                line.offset, _parse(line.text, f"{unit.uri}: byte {line.offset}", text_field), line.owned
+                line.offset, _parse(line.text, f"{unit.uri}: byte {line.offset}", unit.text_field), line.owned
             )
 
 

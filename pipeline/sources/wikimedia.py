@@ -13,7 +13,15 @@ from itertools import chain
 from cluster import storage
 from pipeline.page_policy import MALFORMED, TOO_LARGE, page_skip_reason
 from pipeline.site import SiteInfo
-from pipeline.sources.chunks import STREAM_START, Chunk, compression_of, even_cuts, read_chunks, transcode
+from pipeline.sources.chunks import (
+    STREAM_START,
+    Chunk,
+    compression_of,
+    even_cuts,
+    fingerprint,
+    read_chunks,
+    transcode,
+)
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.dump_status import check_status
 from pipeline.sources.multistream_index import find_index, read_index
@@ -60,6 +68,7 @@ def plan_dump(
         size=size,
         lang=header.lang,
         compression=compression,
+        fingerprint=fingerprint(uri, size),
         encoding=encoding,
         dbname=header.dbname,
         site_namespaces=header.namespaces,

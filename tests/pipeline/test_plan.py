@@ -30,7 +30,7 @@ def test_the_whole_sample_is_planned_and_read() -> None:
     assert sum(unit.uri.endswith("multistream.xml.bz2") for unit in units) == 4
     assert not any("index" in unit.uri for unit in units)
     assert plan_units(config) == units
-    assert all(list(read_unit(unit, config)) for unit in units if unit.lang in ("ltg", "ja", "el"))
+    assert all(list(read_unit(unit, 10**6)) for unit in units if unit.lang in ("ltg", "ja", "el"))
 
 
 def test_units_survive_json_and_their_ids_say_all_but_the_notes() -> None:
@@ -40,6 +40,15 @@ def test_units_survive_json_and_their_ids_say_all_but_the_notes() -> None:
         assert again.unit_id == unit.unit_id
         assert Unit.from_record({**unit.to_record(), "notes": ["x"]}).unit_id == unit.unit_id
         assert Unit.from_record({**unit.to_record(), "size": 1}).unit_id != unit.unit_id
+
+
+def test_a_file_that_was_replaced_gives_other_units(tmp_path: Path) -> None:
+    path = tmp_path / "enwiki.xml"
+    path.write_text(HEAD + page(1, "a" * 200_000) + FOOT)
+    before = plan_units(_config(_wiki(path)))
+    assert plan_units(_config(_wiki(path))) == before
+    path.write_text(HEAD + page(2, "a" * 200_000) + FOOT)
+    assert plan_units(_config(_wiki(path)))[0].unit_id != before[0].unit_id
 
 
 def test_names_are_relative_to_the_folder_of_the_path(tmp_path: Path) -> None:

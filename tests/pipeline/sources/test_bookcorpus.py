@@ -20,15 +20,24 @@ MEAN = 32
 
 
 def _source(**fields) -> Source:
-    return Source(**{"name": "books", "kind": "bookcorpus", "paths": ["x"], "lang": "en", **fields})
+    return Source(
+        **{
+            "name": "books",
+            "kind": "bookcorpus",
+            "paths": ["x"],
+            "lang": "en",
+            "sentences_per_document": MEAN,
+            **fields,
+        }
+    )
 
 
 def _plan(path: Path, unit_bytes: int = 1 << 20, **fields) -> list[Unit]:
     return plan_plain_file(_source(**fields), str(path), path.name, unit_bytes)
 
 
-def _read(units: list[Unit], text_field: str = "text") -> list[RawDocument]:
-    return [document for unit in units for document in read_bookcorpus(unit, 4_000_000, MEAN, text_field)]
+def _read(units: list[Unit]) -> list[RawDocument]:
+    return [document for unit in units for document in read_bookcorpus(unit, 4_000_000)]
 
 
 def _sentences() -> list[str]:
@@ -117,7 +126,7 @@ def test_what_does_not_fit_the_form_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="lang is missing"):
         _plan(text, lang=None)
     with pytest.raises(InputError, match=r"rows\.jsonl: byte 0: no text field 'body'"):
-        _read(_plan(rows), "body")
+        _read(_plan(rows, text_field="body"))
 
 
 def test_runs_of_row_groups() -> None:
@@ -133,7 +142,7 @@ def test_an_oversize_row_is_a_counted_skip(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(
         json.dumps({"title": "a", "text": "x" * 5000}) + "\n" + json.dumps({"title": "b", "text": "y"})
     )
-    large, small = read_bookcorpus(_plan(path)[0], 10**6, MEAN, "text")
+    large, small = read_bookcorpus(_plan(path)[0], 10**6)
     assert isinstance(large, Skip)
     assert large.reason == "too-large"
     assert small.title == "b"

@@ -18,7 +18,7 @@ from schemas.errors import ConfigError, InputError, StorageError
 def _read(path: Path, unit_bytes: int = 1 << 20, kind: str = "jsonl", lang: str | None = None) -> list:
     source = Source(name="rows", kind=kind, paths=["x"], lang=lang)
     units = plan_plain_file(source, str(path), path.name, unit_bytes)
-    return [document for unit in units for document in read_row_documents(unit, "text")]
+    return [document for unit in units for document in read_row_documents(unit)]
 
 
 def _write(path: Path, records: list[dict]) -> Path:
@@ -131,7 +131,7 @@ def test_datasets_of_the_hub_are_streamed_by_shard(tmp_path: Path) -> None:
     config = BuildConfig(output="out", sources=[source])
     units = plan_units(config)
     assert [(unit.start, unit.end, unit.lang) for unit in units] == [(n, n + 1, "nds-nl") for n in range(3)]
-    documents = [document for unit in units for document in read_unit(unit, config)]
+    documents = [document for unit in units for document in read_unit(unit, 10**6)]
     assert [document.page_id for document in documents] == [
         f"{file}{row}" for file in range(3) for row in range(4)
     ]

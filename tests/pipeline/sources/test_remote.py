@@ -29,7 +29,7 @@ def _read(
 ) -> tuple[list[Unit], list[RawDocument | Skip]]:
     config = _config(path, kind, unit_bytes, **fields)
     units = plan_units(config)
-    return units, [item for unit in units for item in read_unit(unit, config)]
+    return units, [item for unit in units for item in read_unit(unit, 10**6)]
 
 
 def _upload(local: Path, folder: str) -> str:
@@ -78,7 +78,7 @@ def test_one_unit_of_a_remote_dump_reads_little_more_than_its_range(
         open_read = staticmethod(counted)
 
     monkeypatch.setattr("pipeline.sources.chunks.storage", Counted)
-    assert list(read_unit(units[0], config))
+    assert list(read_unit(units[0], 10**6))
     assert 0 < read < storage.size(uri) / 1.5
 
 
