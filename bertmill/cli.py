@@ -5,8 +5,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill import __version__, doctor, explain, plan, submit
+from bertmill import doctor, explain, model_commands, plan, submit
 from schemas.errors import BertmillError
+from schemas.versions import CODE_VERSION
 
 # Subcommands that are job entry files or whole programs with their own argument parser.
 _PROGRAMS = {
@@ -20,7 +21,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="bertmill",
         description="From raw multilingual Wikipedia dumps and BookCorpus to a trained BERT.",
     )
-    parser.add_argument("--version", action="version", version=f"bertmill {__version__}")
+    parser.add_argument("--version", action="version", version=f"bertmill {CODE_VERSION}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (_, text) in _PROGRAMS.items():
         commands.add_parser(name, help=text, add_help=False)
@@ -28,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     submit.add_parser(commands)
     plan.add_parser(commands)
+    model_commands.add_parsers(commands)
     return parser
 
 
@@ -38,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] in _PROGRAMS:
             return _run_program(words[0], words[1:])
         arguments = _parser().parse_args(words)
-        return int(arguments.run(arguments))
+        return int(arguments.execute(arguments))
     except BertmillError as error:
         print(f"bertmill: {error}", file=sys.stderr)  # noqa: T201
         return 2

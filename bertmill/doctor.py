@@ -37,7 +37,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "something that is needed is missing.",
     )
     parser.add_argument("uris", nargs="*", metavar="URI", help="folders whose read and write access to try")
-    parser.set_defaults(run=run)
+    parser.set_defaults(execute=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -75,7 +75,9 @@ def _library(name: str, level: str, advice: str) -> Finding:
 
 def _machine() -> Iterator[Finding]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    yield Finding("ok" if memory >= 4 else "warn", f"{os.cpu_count()} CPUs, {memory:.1f} GiB memory (4 or more)")
+    yield Finding(
+        "ok" if memory >= 4 else "warn", f"{os.cpu_count()} CPUs, {memory:.1f} GiB memory (4 or more)"
+    )
     temp = tempfile.gettempdir()
     free = shutil.disk_usage(temp).free / 2**30
     level = "ok" if free >= _DISK_FREE_GIB else "warn"
@@ -118,5 +120,7 @@ def _try_storage(uri: str) -> Finding:
     except (BertmillError, OSError) as error:
         return Finding("fail", f"{uri}: {error}")
     if not created or again or not intact:
-        return Finding("fail", f"{uri}: conditional writes are not honoured; two trainers could overwrite each other")
+        return Finding(
+            "fail", f"{uri}: conditional writes are not honoured; two trainers could overwrite each other"
+        )
     return Finding("ok", f"{uri}: read, write and conditional write work")

@@ -30,7 +30,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("area", choices=[*LINE_AREAS, "dump"])
     parser.add_argument("files", nargs="*", metavar="FILE", help="dump files (area dump only)")
     parser.add_argument("--vocab", metavar="FILE", help="vocab.txt (area tokens only)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(execute=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

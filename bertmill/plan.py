@@ -38,7 +38,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of the training run (default 8)")
     parser.add_argument("--gpus-per-node", type=int, default=8, help="GPUs of a node (default 8)")
     parser.add_argument("--vocab-size", type=int, default=119_547, help="pieces (training; default 119547)")
-    parser.set_defaults(run=run)
+    parser.set_defaults(execute=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action = actions.add_parser(name, help=text)
         action.add_argument("submission", metavar="ID", help="submission id, as printed by submit")
         action.add_argument("--address", help="dashboard of the cluster")
-    parser.set_defaults(run=run)
+    parser.set_defaults(execute=run)
 
 
 def _add_job(parser: argparse.ArgumentParser) -> None:

@@ -1,7 +1,7 @@
 """Reads a job's YAML config: strict keys, ranges checked, dotted overrides from the command line."""
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -69,19 +69,44 @@ def _apply(data: dict[str, Any], override: str) -> None:
     *parents, last = name.replace("-", "_").split(".")
     place: Any = data
     for part in parents:
-        place = _child(place, part, name)
-        if place is None:
-            raise ConfigError(f"argument --{name}: no field {part!r} to set a value in")
-    if isinstance(place, list):
-        _child(place, last, name)
-        place[int(last)] = value
-    else:
-        place[last] = value
-
-
-def _child(place: Any, part: str, name: str) -> Any:
+        if isinstance(place, dict):
+            place = place.setdefault(part, {})
+        else:
+            place = place[_index(place, part, name)]
     if isinstance(place, dict):
-        return place.setdefault(part, {})
-    if isinstance(place, list) and part.isdigit() and int(part) < len(place):
-        return place[int(part)]
-    raise ConfigError(f"argument --{name}: no field {part!r} to set a value in")
+        place[last] = value
+    else:
+        place[_index(place, last, name)] = value
+
+
+def _index(place: Any, part: str, name: str) -> int:
+    """``part`` as a place in the list ``place``."""
+    if not isinstance(place, list) or not part.isdigit() or int(part) >= len(place):
+        raise ConfigError(f"argument --{name}: no field {part!r} to set a value in")
+    return int(part)
+
+
+def field_help(model: type[BaseModel], prefix: str = "") -> str:
+    """One line for each field of ``model`` and its sections: name, default, meaning."""
+    lines = []
+    for name, field in model.model_fields.items():
+        section = _section_of(field.annotation)
+        shown = f"{prefix}{name}" + (".N" if section and section[1] else "")
+        default = "(required)" if field.is_required() else f"[{field.default!r:.40}]"
+        meaning = " ".join((field.description or "").split())
+        if section is None:
+            lines.append(f"  {shown:<38} {meaning} {default}")
+        else:
+            lines += [f"  {shown:<38} {meaning}", field_help(section[0], f"{shown}.")]
+    return "\n".join(lines)
+
+
+def _section_of(annotation: Any) -> tuple[type[BaseModel], bool] | None:
+    """The section class in a field's annotation, and whether the field is a list of them."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation, False
+    for inner in get_args(annotation):
+        found = _section_of(inner)
+        if found is not None:
+            return found[0], found[1] or get_origin(annotation) is list
+    return None

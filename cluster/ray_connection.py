@@ -32,9 +32,12 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
 
 
 def quiet_ray_data() -> None:
-    """Progress bars off, Ray Data's plan and summary lines down to warnings."""
-    os.environ.setdefault("RAY_DATA_DISABLE_PROGRESS_BARS", "1")
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    """Ray Data without progress bars; on the console its errors only, all else in its log file."""
+    import ray.data
+
+    for handler in logging.getLogger("ray.data").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False

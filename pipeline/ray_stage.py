@@ -15,6 +15,7 @@ from schemas.errors import BertmillError
 
 BUCKET = "bucket"
 _MAX_BLOCKS = 4096
+_MAX_PARTITIONS = 4096
 
 Row = dict[str, Any]
 
@@ -24,8 +25,6 @@ def plain_errors() -> Iterator[None]:
     """Lets an expected error of a task surface as itself instead of Ray's wrapping of it."""
     try:
         yield
-    except BertmillError:
-        raise
     except Exception as error:
         expected = _expected_cause(error)
         if expected is None:
@@ -42,7 +41,7 @@ def _expected_cause(error: BaseException) -> BertmillError | None:
             continue
         seen.add(id(current))
         if isinstance(current, BertmillError):
-            # Ray makes a class that is both RayTaskError and the original; rebuild the plain one.
+            # Ray raises an object of a class made of RayTaskError and the original's; the original is in it.
             cause = getattr(current, "cause", None)
             return cause if isinstance(cause, BertmillError) else current
         queue += [current.__cause__, current.__context__, getattr(current, "cause", None)]
@@ -62,10 +61,11 @@ def shuffle_units(
     items: list[Row],
     emit: Callable[[Row], Iterator[pa.Table]],
     reduce: Callable[[int, pa.Table], Row],
+    buckets: int,
 ) -> Iterator[Row]:
     """Moves what ``emit`` yields for each item to its bucket, then reduces every bucket by itself.
 
-    Emitted tables carry an integer column ``bucket``. ``reduce`` gets the rows of one bucket in no
+    Emitted tables carry an integer column ``bucket`` of ``buckets`` values at most. ``reduce`` gets the rows of one bucket in no
     particular order, so it must not depend on their order; it returns a small row.
     """
     if not items:
@@ -80,5 +80,6 @@ def shuffle_units(
 
     dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
     emitted = dataset.map_batches(emit_batch, batch_format="pyarrow", batch_size=1)
+    grouped = emitted.groupby(BUCKET, num_partitions=min(buckets, _MAX_PARTITIONS))
     with plain_errors():
-        yield from emitted.groupby(BUCKET).map_groups(reduce_group, batch_format="pyarrow").iter_rows()
+        yield from grouped.map_groups(reduce_group, batch_format="pyarrow").iter_rows()

@@ -55,7 +55,7 @@ class SamplingPlan:
 
 
 def smoothing_copies(sizes: Mapping[str, int], exponent: float) -> dict[str, float]:
-    """Mean copies of a document for each language of ``sizes`` (bytes of text; languages without are left out).
+    """Mean copies of a document for each language of ``sizes`` (bytes of text; those without any are left out).
 
     Devlin, google-research/bert, multilingual.md: q = p^s / sum p^s; the copies are proportional to q / p.
     """
@@ -74,7 +74,9 @@ def plan_sampling(
     text = sum(sizes[lang] * factor for lang, factor in copies.items())
     buckets = max(1, -int(-text // bucket_bytes))
     languages = {
-        lang: LanguageSampling(factor, min(buckets, max(1, int(documents[lang] * factor) // DOCUMENTS_PER_BUCKET)))
+        lang: LanguageSampling(
+            factor, min(buckets, max(1, int(documents[lang] * factor) // DOCUMENTS_PER_BUCKET))
+        )
         for lang, factor in copies.items()
     }
     return SamplingPlan(seed, buckets, languages)

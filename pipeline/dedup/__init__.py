@@ -1,0 +1,1 @@
+"""Which documents repeat others: pure functions on keys, hashes and signatures."""

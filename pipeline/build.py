@@ -1,0 +1,103 @@
+"""The stages of a corpus build in order, and the guard that keeps two configs out of one output."""
+
+import json
+import logging
+import time
+from typing import Any
+
+import yaml
+
+from cluster import storage
+from cluster.ray_connection import connect, quiet_ray_data
+from pipeline.commit import stable_hash
+from pipeline.config import BuildConfig
+from pipeline.plan import plan_units
+from pipeline.progress import clock
+from pipeline.publish import publish
+from pipeline.report.tables import closing_table, plan_table
+from pipeline.stage_dedup import run_dedup
+from pipeline.stage_extract import run_extract
+from pipeline.stage_instances import run_instances
+from pipeline.stage_split import run_split
+from pipeline.stage_vocabulary import run_vocabulary
+from pipeline.vocabulary import load_vocabulary
+from schemas.documents import DOCUMENTS_VERSION
+from schemas.errors import ConfigError, CorpusError
+from schemas.manifest import MANIFEST_NAME, MANIFEST_VERSION
+from schemas.shards import SHARDS_VERSION
+
+LOG = logging.getLogger("bertmill.build")
+_CLAIM = "work/build.json"
+
+
+def dry_run(config: BuildConfig) -> str:
+    """The resolved config and the planned units, as text. Reads sources, writes nothing."""
+    resolved = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    return f"{resolved}\n{plan_table(plan_units(config))}"
+
+
+def build(config: BuildConfig, num_cpus: int | None = None) -> str:
+    """Runs all stages and returns the closing table. Raises BertmillError on a user's mistake."""
+    started = time.monotonic()
+    check_output(config)
+    if config.vocabulary.path is not None:
+        load_vocabulary(config.vocabulary.path, config.vocabulary.cased)
+    units = plan_units(config)
+    connect(num_cpus=num_cpus)
+    quiet_ray_data()
+    work = storage.join(config.output, "work")
+    extracted = run_extract(config, work, units)
+    deduplicated = run_dedup(config, work, extracted)
+    split = run_split(config, work, extracted, deduplicated)
+    # From here on names are shared: tokenizer, shards, manifest.
+    claim_output(config)
+    vocabulary = run_vocabulary(config, work, extracted, deduplicated)
+    made = run_instances(config, work, extracted, deduplicated, split, vocabulary)
+    manifest = publish(config, config_hash(config), extracted, deduplicated, split, vocabulary, made)
+    LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
+    took = clock(time.monotonic() - started)
+    return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"
+
+
+def config_hash(config: BuildConfig) -> str:
+    """Hash of all that the corpus depends on."""
+    return stable_hash(_claimed_fields(config), DOCUMENTS_VERSION, SHARDS_VERSION, MANIFEST_VERSION)
+
+
+def check_output(config: BuildConfig) -> None:
+    """Raises ConfigError when the output belongs to a build of another config."""
+    uri = storage.join(config.output, _CLAIM)
+    try:
+        found = json.loads(storage.read_bytes(uri))
+        theirs, their_hash = found["config"], found["config_hash"]
+    except FileNotFoundError:
+        return
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusError(f"{uri}: not a build's claim: {error}") from error
+    if their_hash != config_hash(config):
+        changed = ", ".join(_differences(theirs, _claimed_fields(config))) or "the versions of the formats"
+        raise ConfigError(
+            f"{config.output}: holds a build of another config (differs in {changed}); "
+            "choose another output or remove this one"
+        )
+
+
+def claim_output(config: BuildConfig) -> None:
+    """Takes the output's fixed names for this config. Raises ConfigError when another config has them."""
+    claim = {"config_hash": config_hash(config), "config": _claimed_fields(config)}
+    raw = (json.dumps(claim, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
+    if not storage.put_if_absent(storage.join(config.output, _CLAIM), raw):
+        check_output(config)
+
+
+def _claimed_fields(config: BuildConfig) -> dict[str, Any]:
+    """All that the corpus depends on; the output's own place is not part of it."""
+    return config.model_dump(mode="json", exclude={"output"})
+
+
+def _differences(left: Any, right: Any, name: str = "") -> list[str]:
+    if isinstance(left, dict) and isinstance(right, dict):
+        keys = sorted(left.keys() | right.keys())
+        parts = [_differences(left.get(key), right.get(key), f"{name}.{key}".lstrip(".")) for key in keys]
+        return [item for part in parts for item in part]
+    return [] if left == right else [name]

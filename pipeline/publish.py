@@ -1,0 +1,154 @@
+"""Stage publish: closes the balance, then writes dataset card, report and, last of all, the manifest."""
+
+from collections import Counter
+from importlib.metadata import version
+from typing import Any
+
+from cluster import storage
+from pipeline.config import BuildConfig
+from pipeline.instance_counts import InstanceCounts
+from pipeline.report.dataset_card import dataset_card
+from pipeline.report.html import html_report
+from pipeline.stage_dedup import Deduplicated
+from pipeline.stage_extract import Extracted
+from pipeline.stage_instances import InstancesMade, rows_by_language, totals
+from pipeline.stage_split import COUNTED, SplitCounts
+from pipeline.stage_vocabulary import VocabularyReady
+from schemas.errors import CorpusError
+from schemas.manifest import MANIFEST_FORMAT, MANIFEST_NAME, MANIFEST_VERSION, dump_manifest
+from schemas.shards import LABEL_CONVENTIONS
+from schemas.versions import CODE_VERSION
+from schemas.vocabulary import SPECIAL_TOKENS
+
+# Libraries whose version can change a byte of the output.
+_LIBRARIES = ("numpy", "pyarrow", "sentencex")
+
+
+def publish(
+    config: BuildConfig,
+    config_hash: str,
+    extracted: Extracted,
+    deduplicated: Deduplicated,
+    split: SplitCounts,
+    vocabulary: VocabularyReady,
+    made: InstancesMade,
+) -> dict[str, Any]:
+    """Writes the corpus' front matter and returns its manifest. Raises CorpusError on an open balance."""
+    manifest = build_manifest(config, config_hash, extracted, deduplicated, split, vocabulary, made)
+    raw = dump_manifest(manifest)
+    output = config.output
+    storage.put_bytes(storage.join(output, "README.md"), dataset_card(manifest).encode())
+    storage.put_bytes(storage.join(output, "report.html"), html_report(manifest).encode())
+    storage.put_bytes(storage.join(output, MANIFEST_NAME), raw)
+    return manifest
+
+
+def build_manifest(
+    config: BuildConfig,
+    config_hash: str,
+    extracted: Extracted,
+    deduplicated: Deduplicated,
+    split: SplitCounts,
+    vocabulary: VocabularyReady,
+    made: InstancesMade,
+) -> dict[str, Any]:
+    """The manifest as a dictionary. Raises CorpusError when counts do not add up."""
+    words = vocabulary.vocabulary
+    special = {token: words.index[token] for token in SPECIAL_TOKENS}
+    languages = _languages(extracted, deduplicated, split, made)
+    counts = _counts(extracted, deduplicated, vocabulary, made)
+    _check_balance(counts, languages)
+    return {
+        "format": MANIFEST_FORMAT,
+        "version": MANIFEST_VERSION,
+        "objective": config.instances.objective,
+        "label_convention": LABEL_CONVENTIONS[config.instances.objective],
+        "masking": config.instances.masking.model_dump(mode="json"),
+        "vocabulary": {
+            "path": vocabulary.path,
+            "size": len(words.pieces),
+            "sha256": words.sha256,
+            "cased": words.cased,
+            "special_ids": special,
+        },
+        "languages": languages,
+        "sets": made.sets,
+        "counts": counts,
+        "config": config.model_dump(mode="json", exclude={"output"}),
+        "config_hash": config_hash,
+        "code_version": CODE_VERSION,
+        "libraries": {name: version(name) for name in _LIBRARIES},
+    }
+
+
+def _languages(
+    extracted: Extracted, deduplicated: Deduplicated, split: SplitCounts, made: InstancesMade
+) -> dict[str, Any]:
+    rows = rows_by_language(made)
+    result = {}
+    for lang, funnel in sorted(extracted.funnel.languages.items()):
+        dropped = deduplicated.counts.get(lang, {})
+        sides = split.get(lang, dict.fromkeys(COUNTED, 0))
+        sampling = made.sampling.languages.get(lang)
+        result[lang] = {
+            "pages_seen": funnel.pages_seen,
+            "pages_skipped": sum(funnel.skipped.values()),
+            "skipped": dict(sorted(funnel.skipped.items())),
+            "extra": dict(sorted(funnel.extra.items())),
+            "duplicates": sum(dropped.values()),
+            "documents": funnel.kept - sum(dropped.values()),
+            **sides,
+            "copies": sampling.copies if sampling else 0,
+            "instances": rows[lang]["instances"] if lang in rows else 0,
+            "tokens": rows[lang]["tokens"] if lang in rows else 0,
+        }
+    return result
+
+
+def _counts(
+    extracted: Extracted, deduplicated: Deduplicated, vocabulary: VocabularyReady, made: InstancesMade
+) -> dict[str, Any]:
+    duplicates: Counter[str] = Counter()
+    for by_reason in deduplicated.counts.values():
+        duplicates.update(by_reason)
+    funnel = extracted.funnel
+    by_set = {name: totals(counts) for name, counts in made.counts.items()}
+    everything = totals(by_set)
+    return {
+        "pages": {
+            "pages_seen": funnel.pages_seen,
+            "kept": funnel.kept,
+            "skipped": dict(sorted(funnel.skipped.items())),
+        },
+        "duplicates": dict(sorted(duplicates.items())),
+        "documents": funnel.kept - sum(duplicates.values()),
+        "vocabulary": vocabulary.counts,
+        "tokens": token_account(everything),
+        "by_set": {name: account.as_dict() for name, account in by_set.items()},
+    }
+
+
+def token_account(account: InstanceCounts) -> dict[str, int]:
+    """Tokens in, used, cut and left over; the last three add up to the first."""
+    return {
+        "tokens_in": account.tokens_in,
+        "tokens_used": account.tokens_used,
+        "tokens_cut": account.tokens_cut,
+        "tokens_left_over": sum(account.left_over.values()),
+    }
+
+
+def _check_balance(counts: dict[str, Any], languages: dict[str, Any]) -> None:
+    """Law 3: what came in equals what is used plus what is named as left out."""
+    pages, tokens = counts["pages"], counts["tokens"]
+    if pages["pages_seen"] != pages["kept"] + sum(pages["skipped"].values()):
+        raise CorpusError(f"pages do not add up: {pages}")
+    used = sum(entry["documents"] for entry in languages.values())
+    split = sum(entry["train_documents"] + entry["validation_documents"] for entry in languages.values())
+    if not used == split == counts["documents"]:
+        raise CorpusError(
+            f"documents do not add up: {used} by language, {split} by side of the split, "
+            f"{counts['documents']} in all"
+        )
+    if tokens["tokens_in"] != tokens["tokens_used"] + tokens["tokens_cut"] + tokens["tokens_left_over"]:
+        raise CorpusError(f"tokens do not add up: {tokens}")

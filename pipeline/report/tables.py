@@ -1,0 +1,77 @@
+"""Plain-text tables: the plan of a dry run, and what came in, was kept, and was skipped and why."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from pipeline.units import Unit
+
+# Languages beyond this many are summed up in one line.
+_LANGUAGE_ROWS = 40
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns aligned, numbers to the right with thousands separators."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
+    right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
+
+    def line(values: Sequence[str]) -> str:
+        padded = zip(values, widths, right, strict=True)
+        return "  ".join(v.rjust(w) if r else v.ljust(w) for v, w, r in padded).rstrip()
+
+    return "\n".join([line(header), "  ".join("-" * width for width in widths), *map(line, cells)])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def plan_table(units: Sequence[Unit]) -> str:
+    """What would be read: files, units and bytes by source and language."""
+    by_file: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for unit in units:
+        entry = by_file[unit.source, unit.lang, unit.uri]
+        entry[0] += 1
+        entry[1] += unit.end - unit.start
+    rows = [[*name, count, size / 1e6] for name, (count, size) in sorted(by_file.items())]
+    total = sum(unit.end - unit.start for unit in units) / 1e6
+    listing = table(["source", "language", "file", "units", "MB"], rows)
+    return f"{listing}\n\n{len(units)} units in {len(by_file)} files, {total:,.1f} MB to read"
+
+
+def closing_table(manifest: dict[str, Any]) -> str:
+    """The balance of the build: pages, documents and tokens by language, then skips by reason."""
+    counts = manifest["counts"]
+    rows: list[list[Any]] = [
+        [
+            lang, entry["pages_seen"], entry["pages_skipped"], entry["duplicates"], entry["documents"],
+            entry["validation_documents"], entry["instances"], entry["tokens"],
+        ]
+        for lang, entry in manifest["languages"].items()
+    ]  # fmt: skip
+    header = ["language", "pages in", "skipped", "duplicates", "documents", "held out", "instances", "tokens"]
+    total: list[Any] = ["all", *(sum(row[i] for row in rows) for i in range(1, len(header)))]
+    rows.sort(key=lambda row: (-row[-1], row[0]))
+    if len(rows) > _LANGUAGE_ROWS:
+        rest = rows[_LANGUAGE_ROWS:]
+        summed = [sum(row[i] for row in rest) for i in range(1, len(header))]
+        rows = [*rows[:_LANGUAGE_ROWS], [f"{len(rest)} more", *summed]]
+    languages = table(header, [*rows, total])
+    reasons = {**counts["pages"]["skipped"], **counts["duplicates"]}
+    skips = table(
+        ["skipped or dropped", "pages"], sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
+    )
+    tokens = table(["tokens", "number"], list(counts["tokens"].items()))
+    return f"{languages}\n\n{skips}\n\n{tokens}\n\n{_sets(manifest)}"
+
+
+def _sets(manifest: dict[str, Any]) -> str:
+    rows = [
+        [entry["name"], entry["split"], entry["pass"], len(entry["shards"]), entry["rows"], entry["tokens"],
+         sum(shard["bytes"] for shard in entry["shards"]) / 1e6]
+        for entry in manifest["sets"]
+    ]  # fmt: skip
+    return table(["set", "split", "pass", "shards", "instances", "tokens", "MB"], rows)

@@ -1,0 +1,124 @@
+"""Stage dedup: which documents stay. Only keys and hashes travel, and losers are named by (unit, row).
+
+Two rounds, each by hash bucket: first one revision a page (overlapping dumps), then one document a
+text. The second sees only the survivors of the first, else a text could lose both its carriers.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from cluster import storage
+from pipeline.commit import PartWriter, StageFolder, stable_hash
+from pipeline.config import BuildConfig
+from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
+from pipeline.progress import Progress
+from pipeline.ray_stage import BUCKET, Row, shuffle_units
+from pipeline.stage_extract import Extracted, Part
+
+ROWS_PER_BUCKET = 2_000_000
+PAGE_REASON = "duplicate"
+TEXT_REASON = "duplicate-text"
+
+# Where a document lies, and why it goes.
+LOSERS = pa.schema(
+    [
+        # Ordinal of the documents part.
+        pa.field("unit", pa.int32(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("lang", pa.string(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        pa.field("key", pa.string(), nullable=False),
+        # The document that stays in its place.
+        pa.field("kept_key", pa.string(), nullable=False),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Deduplicated:
+    """Losers sorted by (unit, row), how many by language and reason, and the hash of what they depend on."""
+
+    losers: pa.Table
+    counts: dict[str, dict[str, int]]
+    stage_hash: str
+
+
+def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Deduplicated:
+    """Both rounds, resuming at the first bucket that is not done."""
+    upstream = extracted.folder.stage_hash
+    pages = _round("dedup-pages", work_uri, [upstream], extracted.parts, None)
+    losers = pages
+    if config.dedup.exact:
+        texts = _round("dedup-texts", work_uri, [upstream, "exact"], extracted.parts, pages)
+        losers = pa.concat_tables([pages, texts])
+    losers = losers.sort_by([("unit", "ascending"), ("row", "ascending")])
+    counts: dict[str, Counter[str]] = {}
+    for lang, reason in zip(losers["lang"].to_pylist(), losers["reason"].to_pylist(), strict=True):
+        counts.setdefault(lang, Counter())[reason] += 1
+    by_lang = {lang: dict(sorted(by.items())) for lang, by in sorted(counts.items())}
+    return Deduplicated(losers, by_lang, stable_hash(upstream, config.dedup.model_dump(mode="json")))
+
+
+def kept_rows(losers: pa.Table, part: Part) -> npt.NDArray[np.bool_]:
+    """One flag for each row of ``part``: false for losers. ``losers`` is sorted by (unit, row)."""
+    parts = losers["unit"].to_numpy()
+    first, last = np.searchsorted(parts, [part.ordinal, part.ordinal + 1])
+    kept = np.ones(part.rows, dtype=np.bool_)
+    kept[losers["row"].slice(first, last - first).to_numpy()] = False
+    return kept
+
+
+def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table | None) -> pa.Table:
+    rows = sum(part.rows for part in parts)
+    buckets = max(1, -(-rows // ROWS_PER_BUCKET))
+    folder = StageFolder.create(work_uri, name, buckets, *inputs)
+    ids = [f"bucket-{bucket:05d}" for bucket in range(buckets)]
+    done = folder.finished()
+    pending = {bucket for bucket in range(buckets) if ids[bucket] not in done}
+    by_page = gone is None
+    progress = Progress(
+        name, len(pending), skipped=buckets - len(pending), amount_name="documents", amount_scale=1
+    )
+
+    def emit(row: Row) -> Iterator[pa.Table]:
+        part = Part(**row)
+        table = _key_columns(part, gone)
+        bucket = page_bucket(table, buckets) if by_page else hash_bucket(table["content_hash"], buckets)
+        wanted = np.isin(bucket, np.fromiter(pending, dtype=np.int64))
+        yield table.append_column(BUCKET, pa.array(bucket, pa.int64())).filter(pa.array(wanted))
+
+    def reduce(bucket: int, table: pa.Table) -> Row:
+        found = page_losers(table) if by_page else exact_losers(table)
+        reason = pa.array([PAGE_REASON if by_page else TEXT_REASON] * found.num_rows, pa.string())
+        _commit_losers(folder, ids[bucket], found.append_column("reason", reason).select(LOSERS.names))
+        return {"documents": table.num_rows}
+
+    if pending:
+        for result in shuffle_units([vars(part) for part in parts], emit, reduce, len(pending)):
+            progress.advance(result["documents"])
+        for bucket in sorted(pending):
+            if folder.marker(ids[bucket]) is None:  # no document fell into it
+                _commit_losers(folder, ids[bucket], LOSERS.empty_table())
+    markers = folder.finished()
+    tables = [storage.parquet_file(folder.path(markers[unit].files[0].path)).read() for unit in ids]
+    return pa.concat_tables([table.cast(LOSERS) for table in tables])
+
+
+def _key_columns(part: Part, gone: pa.Table | None) -> pa.Table:
+    columns = ["key", "source", "lang", "page_id", "revision", "content_hash"]
+    table = storage.parquet_file(part.uri).read(columns=columns)
+    table = table.append_column("unit", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
+    table = table.append_column("row", pa.array(np.arange(part.rows), pa.int32()))
+    return table if gone is None else table.filter(pa.array(kept_rows(gone, part)))
+
+
+def _commit_losers(folder: StageFolder, unit_id: str, losers: pa.Table) -> None:
+    name = f"{unit_id}.parquet"
+    with PartWriter(LOSERS, folder.path(name), name) as writer:
+        writer.write(losers.sort_by([("unit", "ascending"), ("row", "ascending")]))
+        folder.commit(unit_id, [writer.finish()], {})

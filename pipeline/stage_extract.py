@@ -1,0 +1,90 @@
+"""Stage extract: every work unit to a documents part and a funnel of what was kept and skipped."""
+
+import logging
+from dataclasses import dataclass
+
+import pyarrow.compute as pc
+
+from cluster import storage
+from pipeline.commit import Marker, PartWriter, StageFolder
+from pipeline.config import BuildConfig
+from pipeline.extract import extract_unit
+from pipeline.funnel import Funnel
+from pipeline.plan import plan_units
+from pipeline.progress import Progress
+from pipeline.ray_stage import Row, map_units
+from pipeline.units import Unit
+from schemas.documents import DOCUMENTS, DOCUMENTS_VERSION
+
+LOG = logging.getLogger("bertmill.build")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A documents part. ``ordinal`` numbers the parts of a build in the order of their unit ids."""
+
+    ordinal: int
+    uri: str
+    rows: int
+    text_bytes: int
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """The stage's result: the parts that hold documents, and the counts over all units."""
+
+    folder: StageFolder
+    parts: list[Part]
+    funnel: Funnel
+
+
+def extract_folder(config: BuildConfig, work_uri: str, units: list[Unit]) -> StageFolder:
+    """The stage's folder; it depends on the sources as planned and on how they are cleaned."""
+    inputs = [[unit.to_record() for unit in units], config.extraction.model_dump(mode="json")]
+    return StageFolder.create(work_uri, "extract", DOCUMENTS_VERSION, *inputs)
+
+
+def run_extract(config: BuildConfig, work_uri: str, units: list[Unit] | None = None) -> Extracted:
+    """Extracts what is not done yet. Raises InputError that names the file at fault."""
+    units = plan_units(config) if units is None else units
+    folder = extract_folder(config, work_uri, units)
+    done = folder.finished()
+    pending = [unit for unit in units if unit.unit_id not in done]
+    progress = Progress("extract", len(pending), skipped=len(units) - len(pending))
+
+    def work(row: Row) -> Row:
+        marker = extract_one(Unit.from_record(row["unit"]), config, folder)
+        return {"bytes": marker.counts["text_bytes"]}
+
+    for result in map_units([{"unit": unit.to_record()} for unit in pending], work):
+        progress.advance(result["bytes"])
+    return collect(folder, [unit.unit_id for unit in units])
+
+
+def extract_one(unit: Unit, config: BuildConfig, folder: StageFolder) -> Marker:
+    """Extracts one unit and commits it."""
+    funnel = Funnel()
+    text_bytes = 0
+    name = f"{unit.unit_id}.parquet"
+    with PartWriter(DOCUMENTS, folder.path(name), name) as writer:
+        for batch in extract_unit(unit, config, funnel):
+            writer.write(batch)
+            text_bytes += pc.sum(batch["text_bytes"]).as_py() or 0
+        file = writer.finish()
+    funnel.check(unit.uri)
+    return folder.commit(unit.unit_id, [file], {"funnel": funnel.to_record(), "text_bytes": text_bytes})
+
+
+def collect(folder: StageFolder, unit_ids: list[str]) -> Extracted:
+    """Adds up the markers of all units."""
+    markers = folder.finished()
+    funnel = Funnel()
+    parts: list[Part] = []
+    for unit_id in sorted(unit_ids):
+        marker = markers[unit_id]
+        funnel.add(Funnel.from_record(marker.counts["funnel"]))
+        file = marker.files[0]
+        if file.rows:
+            uri = storage.join(folder.uri, file.path)
+            parts.append(Part(len(parts), uri, file.rows, marker.counts["text_bytes"]))
+    return Extracted(folder, parts, funnel)

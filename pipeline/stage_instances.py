@@ -1,0 +1,293 @@
+"""Stage instances: documents to token ids, ids to buckets, buckets to shards of every length.
+
+A slot is a bucket of one pass on one side of the split. Slots are shuffled by Ray Data on token ids,
+and each is committed by itself: a rerun tokenizes again but sends, pairs and writes unfinished slots only.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+
+from pipeline.bucket import TOKENIZED, BucketDocuments, identities
+from pipeline.commit import DataFile, Marker, StageFolder
+from pipeline.config import BuildConfig
+from pipeline.instance_counts import InstanceCounts, add_counts
+from pipeline.instances import InstanceSettings, make_instances
+from pipeline.progress import Progress
+from pipeline.ray_stage import BUCKET, Row, shuffle_units
+from pipeline.sampling import SamplingPlan, plan_sampling
+from pipeline.selection import read_kept
+from pipeline.shards import write_shard
+from pipeline.stage_dedup import Deduplicated
+from pipeline.stage_extract import Extracted, Part
+from pipeline.stage_split import SplitCounts, split_of
+from pipeline.stage_vocabulary import VocabularyReady
+from pipeline.tokenization import WordPieceTokenizer
+from pipeline.vocabulary import Vocabulary, load_vocabulary
+from schemas.shards import SHARDS_VERSION
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class SlotPlan:
+    """The slots of a build: those of the training passes first, then those of the held-out side."""
+
+    train: SamplingPlan
+    validation: SamplingPlan
+    passes: int
+
+    @property
+    def count(self) -> int:
+        """All slots."""
+        return self.passes * self.train.buckets + self.validation.buckets
+
+    def split_pass_bucket(self, slot: int) -> tuple[str, int, int]:
+        """What a slot holds."""
+        pass_number, bucket = divmod(slot, self.train.buckets)
+        if pass_number < self.passes:
+            return "train", pass_number, bucket
+        return "validation", 0, slot - self.passes * self.train.buckets
+
+
+@dataclass(frozen=True)
+class InstancesMade:
+    """The stage's result: the manifest's sets, and the counts of each set by language."""
+
+    sets: list[dict[str, Any]]
+    counts: dict[str, dict[str, InstanceCounts]]
+    sampling: SamplingPlan
+
+
+def plan_slots(config: BuildConfig, split: SplitCounts) -> SlotPlan:
+    """Buckets from sizes; the held-out side is neither smoothed nor repeated by pass."""
+    settings = config.instances
+
+    def plan(side: str, exponent: float) -> SamplingPlan:
+        documents = {lang: counts[f"{side}_documents"] for lang, counts in split.items()}
+        sizes = {lang: counts[f"{side}_bytes"] for lang, counts in split.items()}
+        return plan_sampling(documents, sizes, exponent, settings.bucket_bytes, config.seed)
+
+    return SlotPlan(plan("train", settings.smoothing), plan("validation", 1.0), settings.passes)
+
+
+def run_instances(
+    config: BuildConfig,
+    work_uri: str,
+    extracted: Extracted,
+    deduplicated: Deduplicated,
+    split: SplitCounts,
+    vocabulary: VocabularyReady,
+) -> InstancesMade:
+    """Makes what is not done yet and collects the sets of all slots."""
+    slots = plan_slots(config, split)
+    inputs = [deduplicated.stage_hash, vocabulary.vocabulary.sha256, config.instances.model_dump(mode="json")]
+    stage = StageFolder.create(work_uri, "instances", SHARDS_VERSION, config.seed, *inputs)
+    ids = [slot_id(slots, slot) for slot in range(slots.count)]
+    done = stage.finished()
+    pending = np.array([ids[slot] not in done for slot in range(slots.count)])
+    progress = Progress(
+        "instances",
+        int(pending.sum()),
+        skipped=int((~pending).sum()),
+        amount_name="M tokens",
+        amount_scale=1e6,
+    )
+    losers = ray.put(deduplicated.losers)
+    uri, cased, accents = vocabulary.uri, vocabulary.vocabulary.cased, vocabulary.vocabulary.accents
+
+    def emit(row: Row) -> Iterator[pa.Table]:
+        tokenizer = _tokenizer(uri, cased, accents)
+        yield from tokenize_part(Part(**row), ray.get(losers), tokenizer, config, slots, pending)
+
+    def reduce(slot: int, table: pa.Table) -> Row:
+        words = _tokenizer(uri, cased, accents).vocabulary
+        return {"tokens": make_slot(stage, slots, slot, table, config, words)}
+
+    if pending.any():
+        for result in shuffle_units(
+            [vars(part) for part in extracted.parts], emit, reduce, int(pending.sum())
+        ):
+            progress.advance(result["tokens"])
+        for slot in np.flatnonzero(pending).tolist():
+            if stage.marker(ids[slot]) is None:  # no document fell into it
+                stage.commit(ids[slot], [], {"sets": {}, "counts": {}})
+    return collect(config, slots, stage, ids)
+
+
+def slot_id(slots: SlotPlan, slot: int) -> str:
+    """The unit id of a slot, which also names its shards."""
+    split, pass_number, bucket = slots.split_pass_bucket(slot)
+    middle = f"p{pass_number:02d}-" if split == "train" else ""
+    return f"{split}-{middle}{bucket:05d}"
+
+
+@lru_cache(maxsize=1)
+def _tokenizer(uri: str, cased: bool, accents: Any) -> WordPieceTokenizer:
+    """One tokenizer a process, so that its memo stays warm between tasks."""
+    return WordPieceTokenizer(load_vocabulary(uri, cased, accents))
+
+
+def tokenize_part(
+    part: Part,
+    losers: pa.Table,
+    tokenizer: WordPieceTokenizer,
+    config: BuildConfig,
+    slots: SlotPlan,
+    pending: Flags,
+) -> Iterator[pa.Table]:
+    """The documents of a part as token ids: a row for each copy of each pass whose slot is pending."""
+    split = split_of(config)
+    for table in read_kept(part, losers, ["key", "lang", "content_hash", "sentences"]):
+        documents = _token_columns(table, tokenizer)
+        held_out = split.is_validation(table["content_hash"].to_pylist())
+        keys = identities(table["key"].to_pylist())
+        for lang in pc.unique(table["lang"]).to_pylist():
+            of_lang = np.asarray(pc.equal(table["lang"], lang))
+            train, validation = np.flatnonzero(of_lang & ~held_out), np.flatnonzero(of_lang & held_out)
+            first = slots.passes * slots.train.buckets
+            places = [_places(slots.validation, lang, keys, validation, 0, first)]
+            for number in range(slots.passes):
+                first = number * slots.train.buckets
+                places.append(_places(slots.train, lang, keys, train, number, first))
+            rows, copies, slot = (np.concatenate(parts) for parts in zip(*places, strict=True))
+            wanted = pending[slot]
+            if wanted.any():
+                yield _copies(documents, rows[wanted], copies[wanted], slot[wanted])
+
+
+def _places(
+    plan: SamplingPlan,
+    lang: str,
+    keys: npt.NDArray[np.uint64],
+    rows: npt.NDArray[np.int64],
+    number: int,
+    first: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Row, copy number and slot of every copy of the documents ``rows`` in one pass."""
+    if not rows.size:
+        return rows, rows, rows
+    copies = plan.copies(lang, keys[rows], number)
+    repeated = np.repeat(rows, copies)
+    copy = np.arange(repeated.size) - np.repeat(np.cumsum(copies) - copies, copies)
+    return repeated, copy, first + plan.bucket(lang, keys[repeated], copy, number)
+
+
+def _token_columns(table: pa.Table, tokenizer: WordPieceTokenizer) -> pa.Table:
+    """Columns key, lang, token_ids, sentence_lengths; one row a document."""
+    sentences = table["sentences"].combine_chunks()
+    flat, offsets = tokenizer.encode_batch(sentences.flatten())
+    document_ends = np.concatenate([[0], np.cumsum(np.asarray(sentences.value_lengths(), dtype=np.int64))])
+    lengths = pa.array(np.diff(offsets).astype(np.int32))
+    return pa.table(
+        {
+            "key": table["key"],
+            "lang": table["lang"],
+            "token_ids": pa.ListArray.from_arrays(pa.array(offsets[document_ends].astype(np.int32)), flat),
+            "sentence_lengths": pa.ListArray.from_arrays(pa.array(document_ends.astype(np.int32)), lengths),
+        }
+    )
+
+
+def _copies(documents: pa.Table, rows: Any, copies: Any, slot: Any) -> pa.Table:
+    taken = documents.take(pa.array(rows))
+    taken = taken.append_column("copy", pa.array(copies, pa.int32()))
+    return taken.append_column(BUCKET, pa.array(slot, pa.int32())).select(TOKENIZED.names)
+
+
+def make_slot(
+    stage: StageFolder,
+    slots: SlotPlan,
+    slot: int,
+    table: pa.Table,
+    config: BuildConfig,
+    vocabulary: Vocabulary,
+) -> int:
+    """Writes the shards of one slot and commits it; returns the number of tokens in their rows."""
+    _, pass_number, _ = slots.split_pass_bucket(slot)
+    name = slot_id(slots, slot)
+    bucket = BucketDocuments.from_table(table)
+    entries, counts, files = {}, {}, []
+    for length in config.instances.lengths:
+        settings = InstanceSettings.from_config(config.instances, length, vocabulary.pieces)
+        made = make_instances(bucket, settings, config.seed, pass_number)
+        label = set_name(length.max_seq_length)
+        counts[label] = {lang: account.as_dict() for lang, account in sorted(made.counts.items())}
+        if made.table.num_rows:
+            entry = write_shard(made.table, config.output, f"data/{label}/{name}.parquet")
+            entries[label] = entry
+            files.append(DataFile(entry["path"], entry["rows"], entry["bytes"], entry["sha256"]))
+    stage.commit(name, files, {"sets": entries, "counts": counts})
+    return sum(int(entry["tokens"]) for entry in entries.values())
+
+
+def set_name(max_seq_length: int) -> str:
+    """The folder and dataset config of one length."""
+    return f"len{max_seq_length}"
+
+
+def collect(config: BuildConfig, slots: SlotPlan, stage: StageFolder, ids: list[str]) -> InstancesMade:
+    """The manifest's sets in order, and the counts by set and language."""
+    markers = stage.finished()
+    sets = []
+    counts: dict[str, dict[str, InstanceCounts]] = {}
+    for length in config.instances.lengths:
+        label = set_name(length.max_seq_length)
+        for split, number in [*(("train", number) for number in range(slots.passes)), ("validation", 0)]:
+            chosen = [
+                markers[ids[slot]]
+                for slot in range(slots.count)
+                if slots.split_pass_bucket(slot)[:2] == (split, number)
+            ]
+            shards = [marker.counts["sets"][label] for marker in chosen if label in marker.counts["sets"]]
+            sets.append(_set_entry(label, split, number, length, shards))
+            total = counts.setdefault(f"{label}/{split}/{number}", {})
+            for marker in chosen:
+                _add_marker(total, marker, label)
+    return InstancesMade(sets, counts, slots.train)
+
+
+def _set_entry(
+    label: str, split: str, number: int, length: Any, shards: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "name": label,
+        "split": split,
+        "max_seq_length": length.max_seq_length,
+        "max_predictions": length.max_predictions,
+        "pass": number,
+        "rows": sum(shard["rows"] for shard in shards),
+        "tokens": sum(shard["tokens"] for shard in shards),
+        "shards": shards,
+    }
+
+
+def _add_marker(total: dict[str, InstanceCounts], marker: Marker, label: str) -> None:
+    by_lang = marker.counts["counts"].get(label, {})
+    add_counts(total, {lang: InstanceCounts.from_dict(values) for lang, values in by_lang.items()})
+
+
+def totals(counts: dict[str, InstanceCounts]) -> InstanceCounts:
+    """All languages of one set together."""
+    total = InstanceCounts()
+    for account in counts.values():
+        total.add(account)
+    return total
+
+
+def rows_by_language(made: InstancesMade) -> dict[str, Counter[str]]:
+    """Language -> rows and row tokens over all sets."""
+    result: dict[str, Counter[str]] = {}
+    for by_lang in made.counts.values():
+        for lang, account in by_lang.items():
+            counter = result.setdefault(lang, Counter())
+            counter.update({"instances": account.rows, "tokens": account.row_tokens})
+    return result

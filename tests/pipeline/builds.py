@@ -1,0 +1,72 @@
+"""Small builds of the bundled sample for tests, in this process or in one of their own."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+SAMPLE = ROOT / "sample"
+
+# Four scripts, one multi-page dump, two books: seconds to build.
+DUMPS = ("simplewiki-pages-articles", "arwiki-minidump-pages-articles", "ruwiki-minidump-pages-articles",
+         "jawiki-minidump-pages-articles", "dewiki-minidump-pages-articles")  # fmt: skip
+
+
+def config(output: Path | str, **fields: Any) -> dict[str, Any]:
+    """A build config over a part of the sample; ``fields`` replace top-level ones."""
+    return {
+        "output": str(output),
+        "seed": 7,
+        "sources": [
+            {
+                "name": "wikipedia",
+                "kind": "wikimedia",
+                "paths": [str(SAMPLE / "dumps" / f"{name}.xml.bz2") for name in DUMPS],
+            }
+        ],
+        "extraction": {"unit_bytes": 65536},
+        "vocabulary": {"size": 3000, "min_count": 1},
+        "instances": {"bucket_bytes": 65536, "validation_share": 0.1, "passes": 2},
+        **fields,
+    }
+
+
+def write_config(folder: Path, data: dict[str, Any], name: str = "build.yaml") -> Path:
+    """``data`` as a config file (JSON is YAML)."""
+    path = folder / name
+    path.write_text(json.dumps(data))
+    return path
+
+
+def environment() -> dict[str, str]:
+    """For a job that starts a Ray of its own."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_JOB_ID")}
+    return {**kept, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
+
+
+def command(path: Path, *arguments: str) -> list[str]:
+    """The job's command line."""
+    return [sys.executable, str(ROOT / "pipeline" / "build_corpus.py"), "--config", str(path), *arguments]
+
+
+def run(path: Path, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
+    """Runs the job in a process of its own, which starts a Ray of its own unless it fails before."""
+    return subprocess.run(
+        command(path, *arguments),
+        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def published_files(output: Path) -> dict[str, str]:
+    """Path below the output -> sha256, for everything but the work folder."""
+    files = [path for path in sorted(output.rglob("*")) if path.is_file()]
+    names = {path.relative_to(output).as_posix(): path for path in files}
+    return {
+        name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for name, path in names.items()
+        if not name.startswith("work/")
+    }

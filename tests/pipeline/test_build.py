@@ -1,0 +1,140 @@
+"""The corpus job on a part of the bundled sample, on the shared local Ray."""
+
+import json
+import time
+from pathlib import Path
+
+import datasets
+import pyarrow.parquet as pq
+import pytest
+
+from cluster.config_file import validate
+from pipeline.build import build, claim_output, dry_run
+from pipeline.config import BuildConfig
+from schemas.errors import ConfigError, InputError
+from schemas.manifest import parse_manifest
+from schemas.shards import SHARD
+from tests.pipeline import builds
+from tests.ray_cluster import RayCluster
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def corpus(ray_session: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    output = tmp_path_factory.mktemp("build") / "corpus"
+    build(validate(BuildConfig, builds.config(output), "test"))
+    return output
+
+
+@pytest.fixture(scope="module")
+def manifest(corpus: Path) -> dict:
+    return parse_manifest((corpus / "manifest.json").read_bytes(), "manifest.json")
+
+
+def test_every_page_document_and_token_is_accounted_for(manifest: dict) -> None:
+    pages, tokens = manifest["counts"]["pages"], manifest["counts"]["tokens"]
+    assert pages["pages_seen"] == pages["kept"] + sum(pages["skipped"].values()) > 0
+    assert (
+        tokens["tokens_in"] == (tokens["tokens_used"] + tokens["tokens_cut"] + tokens["tokens_left_over"]) > 0
+    )
+    languages = manifest["languages"]
+    assert {"ar", "ru", "ja", "de"} <= set(languages)
+    assert sum(entry["documents"] for entry in languages.values()) == manifest["counts"]["documents"]
+    assert sum(entry["instances"] for entry in languages.values()) == sum(s["rows"] for s in manifest["sets"])
+
+
+def test_both_lengths_and_all_passes_are_there(manifest: dict) -> None:
+    found = {(entry["name"], entry["split"], entry["pass"]) for entry in manifest["sets"]}
+    wanted = {(name, "train", number) for name in ("len128", "len512") for number in (0, 1)}
+    assert found == wanted | {("len128", "validation", 0), ("len512", "validation", 0)}
+    rows = {key: 0 for key in found}
+    for entry in manifest["sets"]:
+        rows[entry["name"], entry["split"], entry["pass"]] += entry["rows"]
+    assert all(rows[key] > 0 for key in wanted)
+
+
+def test_shards_are_what_the_manifest_says(corpus: Path, manifest: dict) -> None:
+    listed = builds.published_files(corpus)
+    for entry in manifest["sets"]:
+        for shard in entry["shards"]:
+            table = pq.read_table(corpus / shard["path"])
+            assert table.schema.equals(SHARD)
+            assert listed[shard["path"]] == shard["sha256"]
+            assert table.num_rows == shard["rows"] == sum(shard["row_groups"])
+            assert max(table["length"].to_pylist()) <= entry["max_seq_length"]
+
+
+def test_load_dataset_opens_the_folder(corpus: Path, manifest: dict, tmp_path: Path) -> None:
+    loaded = datasets.load_dataset(str(corpus), "len128", cache_dir=str(tmp_path))
+    rows = {
+        split: sum(s["rows"] for s in manifest["sets"] if (s["name"], s["split"]) == ("len128", split))
+        for split in ("train", "validation")
+    }
+    assert {split: loaded[split].num_rows for split in loaded} == {k: v for k, v in rows.items() if v}
+
+
+def test_a_second_run_changes_nothing_and_does_nothing_again(corpus: Path) -> None:
+    before = builds.published_files(corpus)
+    touched = {path: path.stat().st_mtime_ns for path in (corpus / "data").rglob("*.parquet")}
+    work = {path: path.stat().st_mtime_ns for path in (corpus / "work").rglob("*")}
+    time.sleep(0.01)
+    text = build(validate(BuildConfig, builds.config(corpus), "test"))
+    assert "manifest.json" in text
+    assert builds.published_files(corpus) == before
+    assert {path: path.stat().st_mtime_ns for path in (corpus / "data").rglob("*.parquet")} == touched
+    assert {path: path.stat().st_mtime_ns for path in (corpus / "work").rglob("*")} == work
+
+
+def test_another_config_on_the_same_output_is_refused(corpus: Path) -> None:
+    changed = validate(BuildConfig, builds.config(corpus, seed=8), "test")
+    with pytest.raises(ConfigError, match=r"another config \(differs in seed\)"):
+        build(changed)
+
+
+def test_a_failed_build_leaves_nothing_that_counts(ray_session: RayCluster, tmp_path: Path) -> None:
+    whole = (builds.SAMPLE / "dumps" / "simplewiki-pages-articles.xml.bz2").read_bytes()
+    cut = tmp_path / "cutwiki-pages-articles.xml.bz2"
+    cut.write_bytes(whole[: len(whole) // 2])
+    source = {"name": "cut", "kind": "wikimedia", "paths": [str(cut)]}
+    output = tmp_path / "corpus"
+    with pytest.raises(InputError, match=r"cutwiki-pages-articles\.xml\.bz2"):
+        build(validate(BuildConfig, builds.config(output, sources=[source]), "test"))
+    assert not list(output.rglob("*.done.json"))
+    assert not (output / "manifest.json").exists()
+    # The mistake mended, the same output serves.
+    cut.write_bytes(whole)
+    build(validate(BuildConfig, builds.config(output, sources=[source]), "test"))
+    assert (output / "manifest.json").exists()
+
+
+def test_dry_run_shows_config_and_units_and_writes_nothing(tmp_path: Path) -> None:
+    text = dry_run(validate(BuildConfig, builds.config(tmp_path / "corpus"), "test"))
+    assert "ruwiki" in text
+    assert "units" in text
+    assert "validation_share: 0.1" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_builds_claim_an_output_only_once(tmp_path: Path) -> None:
+    claim_output(validate(BuildConfig, builds.config(tmp_path), "test"))
+    claim_output(validate(BuildConfig, builds.config(tmp_path), "test"))
+    with pytest.raises(ConfigError, match=r"differs in instances\.passes"):
+        claim_output(
+            validate(
+                BuildConfig,
+                builds.config(
+                    tmp_path, instances={"passes": 3, "bucket_bytes": 65536, "validation_share": 0.1}
+                ),
+                "test",
+            )
+        )
+
+
+def test_the_report_and_card_name_every_language(corpus: Path, manifest: dict) -> None:
+    report, card = (corpus / "report.html").read_text(), (corpus / "README.md").read_text()
+    for lang in manifest["languages"]:
+        assert f">{lang}<" in report
+        assert f"- {lang}\n" in card
+    assert "http" not in report
+    assert json.loads((corpus / "manifest.json").read_text())["config_hash"][:12] in report
