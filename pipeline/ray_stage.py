@@ -65,8 +65,8 @@ def shuffle_units(
 ) -> Iterator[Row]:
     """Moves what ``emit`` yields for each item to its bucket, then reduces every bucket by itself.
 
-    Emitted tables carry an integer column ``bucket`` of ``buckets`` values at most. ``reduce`` gets the rows of one bucket in no
-    particular order, so it must not depend on their order; it returns a small row.
+    Emitted tables carry an integer column ``bucket`` of ``buckets`` values at most. ``reduce`` gets the
+    rows of one bucket in no particular order, so it must not depend on it; it returns a small row.
     """
     if not items:
         return

@@ -55,7 +55,7 @@ class SamplingPlan:
 
 
 def smoothing_copies(sizes: Mapping[str, int], exponent: float) -> dict[str, float]:
-    """Mean copies of a document for each language of ``sizes`` (bytes of text; those without any are left out).
+    """Mean copies of a document for each language of ``sizes`` (bytes of text; empty ones are left out).
 
     Devlin, google-research/bert, multilingual.md: q = p^s / sum p^s; the copies are proportional to q / p.
     """

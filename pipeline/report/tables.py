@@ -60,7 +60,7 @@ def closing_table(manifest: dict[str, Any]) -> str:
         summed = [sum(row[i] for row in rest) for i in range(1, len(header))]
         rows = [*rows[:_LANGUAGE_ROWS], [f"{len(rest)} more", *summed]]
     languages = table(header, [*rows, total])
-    reasons = {**counts["pages"]["skipped"], **counts["duplicates"]}
+    reasons: dict[str, int] = {**counts["pages"]["skipped"], **counts["duplicates"]}
     skips = table(
         ["skipped or dropped", "pages"], sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
     )

@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def bertmill(*words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "bertmill", *words], input=stdin, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-m", "bertmill", *words],
+        input=stdin, cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -22,7 +23,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for command in ("build", "pretrain", "export", "fill", "checkpoints", "verify", "inspect", "doctor", "explain"):
+    named = ("build", "pretrain", "export", "fill", "checkpoints", "doctor", "explain", "submit", "plan")
+    for command in named:
         assert command in shown
 
 

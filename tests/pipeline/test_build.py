@@ -48,7 +48,7 @@ def test_both_lengths_and_all_passes_are_there(manifest: dict) -> None:
     found = {(entry["name"], entry["split"], entry["pass"]) for entry in manifest["sets"]}
     wanted = {(name, "train", number) for name in ("len128", "len512") for number in (0, 1)}
     assert found == wanted | {("len128", "validation", 0), ("len512", "validation", 0)}
-    rows = {key: 0 for key in found}
+    rows = dict.fromkeys(found, 0)
     for entry in manifest["sets"]:
         rows[entry["name"], entry["split"], entry["pass"]] += entry["rows"]
     assert all(rows[key] > 0 for key in wanted)
