@@ -84,7 +84,9 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
     for name in COLUMNS:
         _check_column(place.uri, file.schema_arrow, name)
     metadata = file.metadata
-    rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
+    # A shard without rows may have a row group without rows; the manifest lists none.
+    groups = metadata.num_row_groups if metadata.num_rows else 0
+    rows = tuple(metadata.row_group(group).num_rows for group in range(groups))
     if rows != place.row_groups:
         raise CorpusError(f"{place.uri}: its row groups are not those of the manifest")
     return file

@@ -1,18 +1,20 @@
 """Short real trainings for tests: their configs, their processes, and what they wrote down."""
 
 import json
+import multiprocessing
 import os
-import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tests.ray_cluster import ROOT
+from tests.ray_cluster import ROOT, free_port
+from tests.trainer.faulty_pretrain import run_rank
 
 TINY = {
     "size": "custom",
@@ -54,42 +56,69 @@ def write_config(folder: Path, config: dict[str, Any]) -> Path:
     return path
 
 
-def start(
-    config: Path, *overrides: str, ranks: int = 1, script: str = "trainer/pretrain.py", **env: str
-) -> subprocess.Popen[str]:
-    """Training processes of the local launcher, or of torchrun for several ranks."""
-    launcher = ["--launcher", "torchrun" if ranks > 1 else "local"]
-    command = [sys.executable, script, "--config", str(config), *launcher, *overrides]
-    if ranks > 1:
-        elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command = [sys.executable, *elastic, *command[1:]]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **env}
-    return subprocess.Popen(
-        command,
+def torchrun(config: Path, ranks: int) -> tuple[int, str]:
+    """Exit status and output of a training that the real torchrun has started."""
+    elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    job = ["trainer/pretrain.py", "--launcher", "torchrun", "--config", str(config)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *elastic, *job],
+        check=False,
         cwd=ROOT,
         env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
-        start_new_session=True,
+        timeout=180,
     )
+    return done.returncode, done.stdout + done.stderr
 
 
-def finish(process: subprocess.Popen[str], expected: int = 0, timeout: float = 120) -> str:
-    """The output of a process that has to end with this status in this time."""
-    try:
-        output, _ = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        kill_group(process)
-        output, _ = process.communicate()
-        raise AssertionError(f"still running after {timeout} s:\n{output}") from None
-    assert process.returncode == expected, output
-    return output
+class Group:
+    """Ranks of a training as forked processes, from a server that has torch loaded already."""
 
+    def __init__(
+        self, config: Path, ranks: int = 1, fault: str = "none:0:0", overrides: Sequence[str] = ()
+    ) -> None:
+        server = multiprocessing.get_context("forkserver")
+        server.set_forkserver_preload(["tests.trainer.faulty_pretrain"])
+        launcher = "torchrun" if ranks > 1 else "local"
+        arguments = ["--config", str(config), "--launcher", launcher, *overrides]
+        shared = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port(20500)),
+            "WORLD_SIZE": str(ranks),
+            "FAULT": fault,
+        }
+        self._outputs = [Path(tempfile.mkstemp(suffix=f"-rank-{rank}")[1]) for rank in range(ranks)]
+        self.processes = [
+            server.Process(
+                target=run_rank,
+                args=(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, output),
+            )
+            for rank, output in enumerate(self._outputs)
+        ]
+        for process in self.processes:
+            process.start()
 
-def kill_group(process: subprocess.Popen[str]) -> None:
-    """SIGKILL to the process and everything it started."""
-    os.killpg(process.pid, signal.SIGKILL)
+    def output(self) -> str:
+        return "".join(path.read_text() for path in self._outputs)
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+    def finish(self, *expected: int, timeout: float = 120) -> str:
+        """The output of all ranks, which have to end with these statuses (0 by default) in this time."""
+        end = time.monotonic() + timeout
+        for process in self.processes:
+            process.join(max(0.0, end - time.monotonic()))
+        codes = [process.exitcode for process in self.processes]
+        self.kill()
+        output = self.output()
+        for path in self._outputs:
+            path.unlink()
+        assert codes == list(expected or [0] * len(codes)), output
+        return output
 
 
 def wait_until(

@@ -178,6 +178,16 @@ def test_nulls_are_named(tmp_path):
         read_all(resave(tmp_path, table))
 
 
+def test_a_shard_without_rows_is_legal(tmp_path):
+    columns = invented_rows(0, 32, 200, "nsp", 1)
+    entry = write_shard(tmp_path / "train-32-0" / "shard-00001.parquet", columns, 8)
+    full = write_shard(
+        tmp_path / "train-32-0" / "shard-00000.parquet", invented_rows(9, 32, 200, "nsp", 1), 8
+    )
+    path = save(tmp_path, [set_entry("train-32-0", 32, 0, [full, entry])])
+    assert check_shards(shards_of(path)) == 2
+
+
 def test_row_groups_have_to_be_those_of_the_manifest(tmp_path):
     path = corpus_of(tmp_path)
     text = json.loads(path.read_bytes())

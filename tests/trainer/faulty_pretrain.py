@@ -1,0 +1,48 @@
+"""The job's entry point with a fault at one step: "kind:rank:step", rank "all" for every rank. For tests."""
+
+import os
+import signal
+import sys
+
+import torch
+
+from trainer import loop, pretrain
+
+
+class FaultyTrainer(loop.Trainer):
+    """A trainer to which ``FAULT`` in the environment happens in the middle of a step."""
+
+    def _gradients(self, batches, targets):
+        kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")
+        here = rank in ("all", str(self.ranks.rank)) and batches.plan.step == int(step)
+        if here and kind == "kill":
+            self.module.register_full_backward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        if here and kind == "term":
+            os.kill(os.getpid(), signal.SIGTERM)
+        if here and kind == "hang":
+            signal.pause()
+        if here and kind == "nan":
+            layer = self.network.model.token_head.dense
+            hook = layer.register_forward_hook(lambda *args: args[2] * torch.nan)
+            try:
+                return super()._gradients(batches, targets)
+            finally:
+                hook.remove()
+        return super()._gradients(batches, targets)
+
+    def _finish(self, stopped):
+        found = super()._finish(stopped)
+        self.log.event("weights", sums=[float(p.double().sum()) for p in self.network.parameters])
+        return found
+
+
+def run_rank(arguments, environment, output):
+    """The body of a forked process: its streams go to the file ``output``."""
+    file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.update(environment)
+    torch.set_num_threads(1)
+    loop.Trainer = FaultyTrainer
+    pretrain.train = loop.train
+    sys.exit(pretrain.main(arguments))

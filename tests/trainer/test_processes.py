@@ -1,0 +1,149 @@
+"""Several real processes: killed, told to stop, hung, of another number; the data and the rates stay."""
+
+import os
+import signal
+
+import pytest
+
+from tests.trainer.runs import Group, History, phase, torchrun, train_config, wait_until, write_config
+from tests.trainer.synthetic import write_corpus
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    """256 rows in shards of unequal size, one of them empty."""
+    return write_corpus(tmp_path_factory.mktemp("corpus"), shard_rows=(100, 90, 0, 66), lengths=(32,))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory, manifest):
+    """One epoch of 16 steps on 2 ranks."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    Group(write_config(folder, one_epoch(folder, manifest)), ranks=2).finish()
+    history = History(folder / "runs" / "run")
+    assert sorted(row for rows in history.samples().values() for row in rows) == list(range(256))
+    return history
+
+
+def one_epoch(folder, manifest, **changes):
+    return train_config(folder, manifest, phases=[phase(32, 16, 128, epochs=1)], **changes)
+
+
+def same_run(one, other):
+    assert one.samples() == other.samples()
+    assert one.losses() == other.losses()
+    assert {s: r["learning_rate"] for s, r in one.figures().items()} == {
+        s: r["learning_rate"] for s, r in other.figures().items()
+    }
+
+
+@pytest.fixture
+def config(tmp_path, manifest):
+    return write_config(tmp_path, one_epoch(tmp_path, manifest))
+
+
+@pytest.fixture
+def run(tmp_path):
+    return tmp_path / "runs" / "run"
+
+
+def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(config, run, undisturbed):
+    Group(config, ranks=2, fault="kill:all:7").finish(-signal.SIGKILL, -signal.SIGKILL)
+    assert "goes on after step 4" in Group(config, ranks=2).finish()
+    history = History(run)
+    same_run(history, undisturbed)
+    # No more than one checkpoint interval was done twice.
+    assert list(history.steps_of_attempts().values()) == [list(range(7)), list(range(4, 16))]
+
+
+def test_a_rank_that_dies_in_the_backward_pass_ends_the_others(config, run, undisturbed):
+    output = Group(config, ranks=2, fault="kill:1:10").finish(1, -signal.SIGKILL, timeout=60)
+    assert "Connection" in output
+    Group(config, ranks=2).finish()
+    same_run(History(run), undisturbed)
+
+
+def test_sigterm_to_one_rank_stops_all_after_one_checkpoint(config, run, undisturbed):
+    Group(config, ranks=2, fault="term:1:5").finish(143, 143)
+    history = History(run)
+    assert [event["step"] for event in history.events("saving")] == [4, 7]
+    assert [event["step"] for event in history.events("stopped")] == [7, 7]
+    Group(config, ranks=2).finish()
+    same_run(History(run), undisturbed)
+
+
+def test_sigterm_ends_a_single_process_with_143_however_often_it_comes(tmp_path, manifest, run):
+    config = train_config(tmp_path, manifest, phases=[phase(32, 16, 128, steps=100_000)])
+    group = Group(write_config(tmp_path, config))
+    wait_until(lambda: len(History(run).events("samples")) >= 3)
+    for _ in range(3):
+        os.kill(group.processes[0].pid, signal.SIGTERM)
+    assert "the same command goes on from there" in group.finish(143)
+    history = History(run)
+    assert history.events("saving")[-1]["step"] == history.events("stopped")[0]["step"]
+
+
+def test_nan_on_one_rank_is_skipped_by_all(config, run):
+    Group(config, ranks=2, fault="nan:1:6").finish()
+    history = History(run)
+    assert [(event["rank_of_file"], event["step"]) for event in history.events("skipped")] == [(0, 6), (1, 6)]
+    assert sorted(row for event in history.events("skipped") for row in event["rows"]) == history.samples()[6]
+    one, other = history.events("weights")
+    assert one["sums"] == other["sums"]
+    assert history.losses()[16] < history.losses()[1]
+
+
+def test_a_rank_that_hangs_ends_the_others_in_the_time_set(tmp_path, manifest):
+    workers = {"collective_timeout_seconds": 5}
+    group = Group(write_config(tmp_path, one_epoch(tmp_path, manifest, workers=workers)), 2, "hang:1:3")
+    group.processes[0].join(60)
+    assert group.processes[0].exitcode == 1
+    group.kill()
+    assert "imed out" in group.finish(1, -signal.SIGKILL)
+
+
+def test_the_number_of_ranks_may_change(tmp_path, manifest, run):
+    """4 ranks, then 2, then 3, which do not divide the batch; dropout off, so that losses compare."""
+    model = {**train_config(tmp_path, manifest)["model"], "hidden_dropout": 0.0}
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    Group(write_config(folder, one_epoch(folder, manifest, model=model))).finish()
+    whole = History(folder / "runs" / "run")
+    config = write_config(tmp_path, one_epoch(tmp_path, manifest, model=model))
+    Group(config, 4, "term:3:4").finish(143, 143, 143, 143)
+    Group(config, 2, "term:1:9").finish(143, 143)
+    Group(config, 3).finish()
+    history = History(run)
+    assert [len(steps) for steps in history.steps_of_attempts().values()] == [6, 5, 5]
+    assert history.samples() == whole.samples()
+    for step, figures in whole.figures().items():
+        assert history.figures()[step]["learning_rate"] == figures["learning_rate"]
+        assert history.losses()[step] == pytest.approx(figures["loss"], abs=1e-4)
+
+
+def test_more_ranks_than_rows_end_cleanly(tmp_path, run):
+    manifest = write_corpus(tmp_path / "corpus", shard_rows=(7,), lengths=(32,))
+    config = train_config(tmp_path, manifest, phases=[phase(32, 3, 128, epochs=2)])
+    Group(write_config(tmp_path, config), ranks=4).finish()
+    history = History(run)
+    assert sorted(row for rows in history.samples().values() for row in rows) == sorted([*range(7)] * 2)
+    weights = [event["sums"] for event in history.events("weights")]
+    assert weights == [weights[0]] * 4
+
+
+def test_an_error_of_one_rank_is_the_error_of_all(tmp_path, run):
+    manifest = write_corpus(tmp_path / "corpus", shard_rows=(64, 64), lengths=(32,))
+    shard = tmp_path / "corpus" / "train-32-0" / "shard-00001.parquet"
+    shard.write_bytes(shard.read_bytes()[:-100])
+    output = Group(write_config(tmp_path, train_config(tmp_path, manifest)), ranks=2).finish(2, 2)
+    assert "pretrain: rank 1:" in output
+    assert output.count("shard-00001.parquet") == 2
+    assert not (run / "checkpoints").exists()
+
+
+@pytest.mark.slow
+def test_torchrun_gives_the_same_run(config, run, undisturbed):
+    status, output = torchrun(config, ranks=2)
+    assert status == 0, output
+    assert "status         finished" in output
+    same_run(History(run), undisturbed)
