@@ -139,11 +139,11 @@ def _plan(sentences: Sentences, settings: InstanceSettings) -> RowPlan:
 
 def _drop_unpredictable(plan: RowPlan, sentences: Sentences, settings: InstanceSettings) -> None:
     """Leave out rows in which nothing may be predicted (nothing but [UNK]); their tokens are left over."""
-    candidate = ~settings.vocabulary.blocked[plan.ids]
-    before = np.zeros(candidate.size + 1, np.int64)
-    np.cumsum(candidate, out=before[1:])
-    found = before[plan.a_stop] - before[plan.a_start] + before[plan.b_stop] - before[plan.b_start]
-    bad = found == 0
+    blocked = np.flatnonzero(settings.vocabulary.blocked[plan.ids])
+    bounds = np.stack([plan.a_start, plan.a_stop, plan.b_start, plan.b_stop])
+    tokens, hidden = np.diff(bounds, axis=0), np.diff(np.searchsorted(blocked, bounds), axis=0)
+    # Rows 0 and 2 of the differences are the segments A and B.
+    bad = (tokens - hidden)[::2].sum(axis=0) == 0
     language = sentences.language[plan.document[bad]]
     lost = by_language(language, len(sentences.languages), plan.taken[bad])
     plan.left_over["nothing_to_predict"] = lost
@@ -156,7 +156,8 @@ def _lay_out(
     """The rows as Arrow batches, and for each batch the masks by language: all, by [MASK], unchanged."""
     names = pa.array(sentences.languages, pa.string())
     keys = pa.array(bucket.keys, pa.string())
-    padded = np.concatenate([[0], plan.ids, [0]]).astype(np.int32)
+    padded = np.zeros(plan.ids.size + 2, np.int32)
+    padded[1:-1] = plan.ids
     batches, masks = [], []
     for start in range(0, plan.key.size, _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)

@@ -12,10 +12,13 @@ import numpy.typing as npt
 from schemas.randomness import U64, stream, unit_interval
 
 Ints = npt.NDArray[np.int64]
+Int32 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
-_NEVER_FITS = 1 << 30
+_NEVER_FITS = 1 << 20
+# Words that are tried in one go before the rows that are full are left out.
+_COLUMNS = 32
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,8 @@ class Words:
     """[W] its pieces."""
     count: Ints
     """[n] words in each row."""
+    first: Ints
+    """[n] the number of its first word."""
     run: Ints
     """[W] words from this one to the end of the unbroken stretch of words that it is in."""
 
@@ -102,7 +107,8 @@ def find_words(candidate: Flags, joins: Flags, offsets: Ints) -> Words:
     row = np.repeat(np.arange(count.size), count)
     pieces = np.cumsum(candidate)
     size = np.diff(pieces[index] - 1, append=pieces[-1] if pieces.size else 0)
-    return Words(row, index - offsets[row], size, count, _runs(~after_candidate[index]))
+    first = np.cumsum(count) - count
+    return Words(row, index - offsets[row], size, count, first, _runs(~after_candidate[index]))
 
 
 def _runs(breaks: Flags) -> Ints:
@@ -112,57 +118,78 @@ def _runs(breaks: Flags) -> Ints:
     return np.repeat(ends, ends - starts) - np.arange(breaks.size)
 
 
-def pick_words(
-    words: Words, *, budget: Ints, keys: U64, lengths: Ints | None, keep_started: bool, max_predictions: int
-) -> ChosenWords:
-    """Words of each row in random order while they fit its ``budget`` of pieces.
+@dataclass(frozen=True)
+class GroupLengths:
+    """How many words the group that begins at a word has; drawn by the word's key and position."""
 
-    ``lengths`` [W] is the number of words in the group that begins at each word; None: single words.
-    A group with ``keep_started`` ends early at the budget or at a masked word (span); another is
-    shortened until it fits the budget and left out when it touches a masked word (ngram).
-    """
+    weights: npt.NDArray[np.float64]
+    """Of 1, 2, 3 ... words."""
+    keys: U64
+    """[n] random key of each row."""
+    whole: bool
+    """False (span): a length past the end of its stretch is cut down to it; a group ends early at the
+    budget or at a masked word. True (ngram): such a length is not drawn in the first place; a group is
+    shortened until it fits the budget and left out when it touches a masked word."""
+
+    def draw(self, row: Ints, position: Ints, run: Ints) -> Ints:
+        """Lengths of the groups at the words with these rows, positions and words left in their stretch."""
+        room = np.minimum(run, self.weights.size)
+        summed = np.cumsum(self.weights)
+        point = unit_interval(stream(self.keys[row], position))
+        scale = summed[room - 1] if self.whole else summed[-1]
+        drawn = np.searchsorted(summed, point * scale, side="right") + 1
+        return np.asarray(np.minimum(drawn, room), dtype=np.int64)
+
+
+def pick_words(
+    words: Words, *, budget: Ints, keys: U64, groups: GroupLengths | None, max_predictions: int
+) -> ChosenWords:
+    """Words of each row in random order while they fit its ``budget`` of pieces; in groups or singly."""
     width = int(words.count.max()) if words.count.size else 0
     if width == 0:
         return ChosenWords(np.zeros(0, np.int64), np.zeros(0, np.int64))
     inside = np.arange(width) < words.count[:, None]
-    size = np.full(inside.shape, _NEVER_FITS, np.int64)
-    size[inside] = words.size
+    # Wider than the rows, so that a group may look past their end: there nothing ever fits.
+    beyond = 1 if groups is None else groups.weights.size
+    size = np.full((inside.shape[0], width + beyond), _NEVER_FITS, np.int32)
+    size[:, :width][inside] = words.size
     order, low = _random_order(keys, inside)
     order.sort(axis=1)
-    columns = (order & low).astype(np.int64)
-    columns[~inside] = 0
-    if lengths is None:
-        anchor = _fill_singly(size, columns, inside, budget)
+    columns = np.where(order == _LAST, width, (order & low).astype(np.int64))
+    if groups is None:
+        anchor = _fill_singly(size, columns, budget)
     else:
-        grid = np.zeros(inside.shape, np.int64)
-        grid[inside] = lengths
-        anchor = _Groups(size, grid, budget, keep_started).fill(columns, words.count)
+        anchor = _Groups(words, size, budget, groups).fill(columns)
     _never_empty(anchor, size, columns, budget, max_predictions)
-    first_word = np.cumsum(words.count) - words.count
-    taken = anchor[inside]
+    taken = anchor[:, :width][inside]
     word = np.flatnonzero(taken >= 0)
-    return ChosenWords(word, first_word[words.row[word]] + taken[word])
+    return ChosenWords(word, words.first[words.row[word]] + taken[word])
 
 
-def _fill_singly(size: Ints, columns: Ints, inside: Flags, budget: Ints) -> Ints:
+def _fill_singly(size: Int32, columns: Ints, budget: Ints) -> Int32:
     """[n, width] its own column where a word is taken, else -1."""
-    sizes = np.take_along_axis(size, columns, axis=1)
-    sizes[~inside] = _NEVER_FITS
-    left = budget.copy()
-    taken = np.zeros(size.shape[::-1], np.bool_)
-    for step, wanted in enumerate(np.ascontiguousarray(sizes.T)):
-        fits = wanted <= left
-        taken[step] = fits
-        left -= np.where(fits, wanted, 0)
-        if step % 8 == 7 and not left.any():
+    anchor = np.full(size.shape, -1, np.int32)
+    left = budget.astype(np.int32)
+    active = np.flatnonzero(left > 0)
+    for start in range(0, columns.shape[1], _COLUMNS):
+        tried = columns[active, start : start + _COLUMNS]
+        sizes = np.ascontiguousarray(size[active[:, None], tried].T)
+        taken = np.zeros(sizes.shape, np.bool_)
+        rest = left[active]
+        for fits, wanted in zip(taken, sizes, strict=True):
+            np.less_equal(wanted, rest, out=fits)
+            rest -= wanted * fits
+        step, number = np.nonzero(taken)
+        chosen = tried[number, step]
+        anchor[active[number], chosen] = chosen
+        left[active] = rest
+        active = active[rest > 0]
+        if active.size == 0:
             break
-    anchor = np.full(size.shape, -1, np.int64)
-    row, place = np.nonzero(taken.T)
-    anchor[row, columns[row, place]] = columns[row, place]
     return anchor
 
 
-def _never_empty(anchor: Ints, size: Ints, columns: Ints, budget: Ints, max_predictions: int) -> None:
+def _never_empty(anchor: Int32, size: Int32, columns: Ints, budget: Ints, max_predictions: int) -> None:
     """Where no word fits the budget: the first one within ``max_predictions``, failing that the first."""
     empty = np.flatnonzero((budget > 0) & ~(anchor >= 0).any(axis=1))
     ordered = np.take_along_axis(size[empty], columns[empty], axis=1)
@@ -173,66 +200,51 @@ def _never_empty(anchor: Ints, size: Ints, columns: Ints, budget: Ints, max_pred
 class _Groups:
     """State of filling rows with groups of words: what is taken, and how much of the budget is left."""
 
-    def __init__(self, size: Ints, lengths: Ints, budget: Ints, keep_started: bool) -> None:
-        self._longest = int(lengths.max())
-        # Wider by the longest group, so that a group may look past the end of its row.
-        wide = (size.shape[0], size.shape[1] + self._longest)
-        self._size = np.full(wide, _NEVER_FITS, np.int64)
-        self._size[:, : size.shape[1]] = size
-        self._anchor = np.full(wide, -1, np.int64)
-        self._length = lengths
+    def __init__(self, words: Words, size: Int32, budget: Ints, groups: GroupLengths) -> None:
+        self._words = words
+        self._size = size
+        self._groups = groups
+        self._anchor = np.full(size.shape, -1, np.int32)
         self._left = budget.copy()
         self._budget = budget
-        self._keep_started = keep_started
 
-    def fill(self, columns: Ints, count: Ints) -> Ints:
-        """[n, width] first word of the group that took the word, else -1; one group a row and step."""
+    def fill(self, columns: Ints) -> Int32:
+        """[n, wide] first word of the group that took the word, else -1; one group a row and step."""
         active = np.flatnonzero(self._left > 0)
         for step in range(columns.shape[1]):
-            active = active[step < count[active]]
+            active = active[step < self._words.count[active]]
             if active.size == 0:
                 break
             active = active[~self._place(active, columns[active, step])]
-        return self._anchor[:, : columns.shape[1]]
+        return self._anchor
 
     def _place(self, rows: Ints, start: Ints) -> Flags:
         """Put the groups that begin at the words ``start``; returns the rows that are finished."""
-        steps = np.arange(self._longest)
+        words, longest = self._words, self._groups.weights.size
+        word = words.first[rows] + start
+        length = self._groups.draw(rows, words.position[word], words.run[word])
+        steps = np.arange(longest)
         at = start[:, None] + steps
-        within = steps < self._length[rows, start][:, None]
+        within = steps < length[:, None]
         free = self._anchor[rows[:, None], at] < 0
         used = np.cumsum(np.where(within, self._size[rows[:, None], at], 0), axis=1)
         fits = within & (used <= self._left[rows][:, None])
-        if self._keep_started:
-            taken = np.logical_and.accumulate(fits & free, axis=1)
-        else:
+        if self._groups.whole:
             taken = fits & ~(fits & ~free).any(axis=1)[:, None]
+        else:
+            taken = np.logical_and.accumulate(fits & free, axis=1)
         row, step = np.nonzero(taken)
         self._anchor[rows[row], at[row, step]] = start[row]
         self._left[rows] -= np.max(used * taken, axis=1, initial=0)
         finished = self._left[rows] == 0
-        if self._keep_started:
+        if not self._groups.whole:
             # A span that the budget ended is the row's last: scattered words shall not fill the rest.
             stop = taken.sum(axis=1)
-            last = np.minimum(stop, self._longest - 1)
+            last = np.minimum(stop, longest - 1)
             number = np.arange(rows.size)
             over_budget = within[number, last] & (stop <= last) & free[number, last] & ~fits[number, last]
             finished |= over_budget & (self._left[rows] < self._budget[rows])
         return np.asarray(finished)
-
-
-def group_lengths(words: Words, weights: npt.NDArray[np.floating], keys: U64, renormalise: bool) -> Ints:
-    """[W] words of the group that begins at each word, never past the end of its stretch.
-
-    ``weights`` are those of 1, 2, 3 ... words. What does not fit into the stretch is cut down to it
-    (span), or with ``renormalise`` not drawn in the first place (ngram).
-    """
-    room = np.minimum(words.run, weights.size)
-    summed = np.cumsum(weights)
-    point = unit_interval(stream(keys[words.row], words.position))
-    scale = summed[room - 1] if renormalise else summed[-1]
-    drawn = np.searchsorted(summed, point * scale, side="right") + 1
-    return np.asarray(np.minimum(drawn, room), dtype=np.int64)
 
 
 def expand_words(words: Words, chosen: ChosenWords, max_predictions: int) -> Targets:

@@ -39,7 +39,7 @@ Segmenter = Callable[[Ids, Offsets], Flags]
 # What a draw is for: the second word of its key.
 _SELECTION, _LENGTH, _REPLACEMENT, _PIECE = 1, 2, 3, 4
 # Elements of the rectangle rows x longest row that one step holds, so that it stays in the cache.
-_BLOCK_CELLS = 1 << 17
+_BLOCK_CELLS = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -200,22 +200,22 @@ def _select(
         return mask_selection.pick_tokens(candidate, rows.offsets, budget, keys)
     joins = vocabulary.continuation[rows.ids] if segmenter is None else segmenter(rows.ids, rows.offsets)
     words = mask_selection.find_words(candidate, joins, rows.offsets)
-    lengths = None
-    if rule.unit == "span":
-        weights = (1 - rule.span_probability) ** np.arange(rule.max_span)
-        lengths = mask_selection.group_lengths(words, weights, draws(rows.keys, _LENGTH), renormalise=False)
-    elif rule.unit == "ngram":
-        weights = 1.0 / np.arange(1, rule.max_ngram + 1)
-        lengths = mask_selection.group_lengths(words, weights, draws(rows.keys, _LENGTH), renormalise=True)
     chosen = mask_selection.pick_words(
-        words,
-        budget=budget,
-        keys=keys,
-        lengths=lengths,
-        keep_started=rule.unit == "span",
-        max_predictions=rule.max_predictions,
+        words, budget=budget, keys=keys, groups=_groups(rows, rule), max_predictions=rule.max_predictions
     )
     return mask_selection.expand_words(words, chosen, rule.max_predictions)
+
+
+def _groups(rows: Rows, rule: MaskingRule) -> mask_selection.GroupLengths | None:
+    if rule.unit == "whole_word":
+        return None
+    keys = draws(rows.keys, _LENGTH)
+    if rule.unit == "span":
+        # By products, since a power may differ in its last bit between machines.
+        weights = np.cumprod([1.0] + [1 - rule.span_probability] * (rule.max_span - 1))
+        return mask_selection.GroupLengths(weights, keys, whole=False)
+    weights = 1.0 / np.arange(1, rule.max_ngram + 1)
+    return mask_selection.GroupLengths(weights, keys, whole=True)
 
 
 def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArray[np.int64]:

@@ -20,12 +20,11 @@ _MASK = (1 << 64) - 1
 
 def key_from_text(*parts: str | int) -> int:
     """The 64-bit key that names a thing (a document, a language, a pass) in every draw about it."""
-    digest = hashlib.blake2b(digest_size=8)
+    pieces: list[bytes] = []
     for part in parts:
         raw = str(part).encode("utf-8", "surrogatepass")
-        digest.update(len(raw).to_bytes(8, "little"))
-        digest.update(raw)
-    return int.from_bytes(digest.digest(), "little")
+        pieces += (len(raw).to_bytes(8, "little"), raw)
+    return int.from_bytes(hashlib.blake2b(b"".join(pieces), digest_size=8).digest(), "little")
 
 
 def _mix(words: U64) -> U64:
