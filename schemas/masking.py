@@ -212,7 +212,9 @@ def _groups(rows: Rows, rule: MaskingRule) -> mask_selection.GroupLengths | None
     keys = draws(rows.keys, _LENGTH)
     if rule.unit == "span":
         # By products, since a power may differ in its last bit between machines.
-        weights = np.cumprod([1.0] + [1 - rule.span_probability] * (rule.max_span - 1))
+        weights = np.cumprod(
+            np.array([1.0] + [1 - rule.span_probability] * (rule.max_span - 1)), dtype=np.float64
+        )
         return mask_selection.GroupLengths(weights, keys, whole=False)
     weights = 1.0 / np.arange(1, rule.max_ngram + 1)
     return mask_selection.GroupLengths(weights, keys, whole=True)
