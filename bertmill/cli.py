@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill import doctor, explain, model_commands, plan, submit
+from bertmill import corpus_commands, doctor, explain, model_commands, plan, submit
 from schemas.errors import BertmillError
 from schemas.versions import CODE_VERSION
 
@@ -29,6 +29,7 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_parser(commands)
     submit.add_parser(commands)
     plan.add_parser(commands)
+    corpus_commands.add_parsers(commands)
     model_commands.add_parsers(commands)
     return parser
 

@@ -23,7 +23,9 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    named = ("build", "pretrain", "export", "fill", "checkpoints", "doctor", "explain", "submit", "plan")
+    named = (
+        "build", "pretrain", "export", "fill", "checkpoints", "doctor", "explain", "submit", "plan", "verify", "inspect",
+    )  # fmt: skip
     for command in named:
         assert command in shown
 
