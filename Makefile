@@ -16,6 +16,11 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
+# The validators of cluster/ and infra/, 300 MB that nothing but the tests needs.
+$(VENV)/.installed-infra: $(VENV)/.installed
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,infra]'
+	touch $@
+
 demo: setup
 	rm -rf $(DEMO)
 	$(BIN)/python pipeline/build_corpus.py --config configs/demo.yaml
@@ -23,7 +28,7 @@ demo: setup
 	$(BIN)/bertmill export $(DEMO)/train --to $(DEMO)/model
 	$(BIN)/python -m bertmill demo-summary $(DEMO)
 
-test: setup lint
+test: setup lint $(VENV)/.installed-infra
 	$(BIN)/python -m pytest
 
 lint: setup

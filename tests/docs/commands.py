@@ -1,0 +1,188 @@
+"""The shell commands of the guides, and for each program a way to check a command line without running it."""
+
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from click import Command, Group, UsageError
+
+from bertmill.cli import _parser
+from cluster.config_file import load_config
+from pipeline.build_corpus import parse_arguments
+from pipeline.config import BuildConfig
+from schemas.errors import BertmillError
+from tests.infra.terraform import ROOT_MODULE, read_module
+from tests.infra.tools import ROOT, run_tool
+from trainer.config import TrainConfig
+
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+
+
+def commands(text: str) -> list[str]:
+    """The lines of all sh blocks."""
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.S)
+    return [line for block in blocks for line in block.splitlines() if line.strip()]
+
+
+def check(command: str) -> None:
+    """Raises ValueError that says what is wrong with ``command``."""
+    words = shlex.split(command)
+    if words[0] == "export":
+        return _export(command)
+    checker = _CHECKERS.get(words[0])
+    if checker is None:
+        raise ValueError(f"no check for the program {words[0]!r}")
+    try:
+        return checker(words[1:])
+    except BertmillError as error:
+        raise ValueError(str(error)) from error
+    except SystemExit as error:
+        raise ValueError(f"{words[0]} refuses its arguments") from error
+
+
+def _export(command: str) -> None:
+    if not re.fullmatch(
+        r"export (RAY_AUTH_MODE=token|RAY_AUTH_TOKEN=\$\(kubectl .* \| base64 -d\))", command
+    ):
+        raise ValueError(f"unknown variable: {command}")
+    inner = re.search(r"\$\((kubectl .*) \| base64 -d\)", command)
+    if inner:
+        check(inner[1])
+
+
+def _exists(path: str) -> Path:
+    if not (ROOT / path).exists():
+        raise ValueError(f"{path}: not in the repository")
+    return ROOT / path
+
+
+def _job(script: str, words: list[str]) -> None:
+    _exists(script)
+    if script == "pipeline/build_corpus.py":
+        known, overrides = parse_arguments(words)
+        load_config(BuildConfig, str(_exists(known.config)), overrides)
+        return
+    flags = {"--config", "--launcher", "--dry-run"}
+    overrides = [word for word in words if "=" in word]
+    rest = [word for word in words if "=" not in word]
+    unknown = [word for word in rest if word.startswith("--") and word not in flags]
+    if script != "trainer/pretrain.py" or unknown:
+        raise ValueError(f"{script}: unknown {unknown}")
+    load_config(TrainConfig, str(_exists(rest[rest.index("--config") + 1])), overrides)
+
+
+def _python(words: list[str]) -> None:
+    if words[0] == "-m":
+        if words[1] != "venv":
+            raise ValueError(f"python -m {words[1]}")
+        return
+    _job(words[0], words[1:])
+
+
+def _torchrun(words: list[str]) -> None:
+    from torch.distributed.run import get_args_parser
+
+    arguments = get_args_parser().parse_args(words)
+    _job(arguments.training_script, arguments.training_script_args)
+
+
+def _bertmill(words: list[str]) -> None:
+    arguments = _parser().parse_args(words)
+    if getattr(arguments, "action", "") in ("build", "pretrain"):
+        from bertmill.submit import check as check_submission
+
+        check_submission(arguments.action, str(_exists(arguments.config)), arguments.overrides, uploads=True)
+    elif words[0] == "plan":
+        _exists(arguments.config)
+
+
+def _ray(words: list[str]) -> None:
+    from ray.dashboard.modules.job.cli import job_cli_group
+    from ray.scripts.scripts import cli
+
+    group: Command = cli
+    if words[0] == "job":
+        group, words = job_cli_group, words[1:]
+    assert isinstance(group, Group)
+    if words[0] not in group.commands:
+        raise ValueError(f"ray has no command {words[0]}")
+    try:
+        context = group.commands[words[0]].make_context(words[0], words[1:])
+    except UsageError as error:
+        raise ValueError(error.format_message()) from error
+    for value in context.params.values():
+        if isinstance(value, str) and value.endswith(".yaml"):
+            _exists(value)
+    entry = context.params.get("entrypoint")
+    if entry:
+        _python(list(entry)[1:])
+
+
+def _kubectl(words: list[str]) -> None:
+    """The real kubectl against a server that is not there: what it says of flags comes before that."""
+    if words[:2] == ["apply", "-k"]:
+        done = run_tool("kubectl", "kustomize", str(_exists(words[2])))
+        if done.returncode:
+            raise ValueError(done.stderr)
+        return
+    done = run_tool("kubectl", "--server=http://127.0.0.1:1", "--request-timeout=2s", *words)
+    if "refused" not in done.stderr:
+        raise ValueError(done.stderr)
+
+
+def _terraform(words: list[str]) -> None:
+    folder = words[0].removeprefix("-chdir=")
+    _exists(folder)
+    module = read_module(ROOT_MODULE)
+    given = {words[at + 1].split("=", 1)[0] for at, word in enumerate(words) if word == "-var"}
+    needed = {
+        name
+        for name in module.variables
+        if "default"
+        not in re.search(rf'variable "{name}" {{(.*?)^}}', module.texts["variables.tf"], re.M | re.S)[1]  # type: ignore[index]
+    }
+    if words[1] == "apply" and (given - module.variables or needed - given):
+        raise ValueError(f"variables: unknown {given - module.variables}, missing {needed - given}")
+    if words[1] not in ("init", "apply"):
+        raise ValueError(f"terraform {words[1]}")
+
+
+def _make(words: list[str]) -> None:
+    for target in words:
+        if not re.search(rf"^{target}:", _exists("Makefile").read_text(), re.M):
+            raise ValueError(f"make has no target {target}")
+
+
+def _docker(words: list[str]) -> None:
+    if words[0] == "build":
+        _exists(words[words.index("-f") + 1])
+    elif words[0] != "push":
+        raise ValueError(f"docker {words[0]}")
+
+
+def _pip(words: list[str]) -> None:
+    if "-c" in words:
+        _exists(words[words.index("-c") + 1])
+
+
+def _prometheus(words: list[str]) -> None:
+    (flag,) = words
+    _exists(flag.removeprefix("--config.file="))
+
+
+def _aws(words: list[str]) -> None:
+    if words[:2] != ["eks", "update-kubeconfig"]:
+        raise ValueError(f"aws {' '.join(words[:2])}")
+
+
+def _source(words: list[str]) -> None:
+    if words != [".venv/bin/activate"]:
+        raise ValueError(f"unknown script {words}")
+
+
+_CHECKERS: dict[str, Callable[[list[str]], None]] = {
+    "make": _make, "python": _python, "torchrun": _torchrun, "bertmill": _bertmill, "ray": _ray, ".": _source,
+    "kubectl": _kubectl, "terraform": _terraform, "docker": _docker, "pip": _pip, "prometheus": _prometheus,
+    "aws": _aws,
+}  # fmt: skip

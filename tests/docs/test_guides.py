@@ -1,0 +1,54 @@
+"""Every command of every guide is parsed by the program that would run it; links lead to files."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs.commands import GUIDES, check, commands
+from tests.infra.tools import ROOT
+
+ALL = [(guide.name, line) for guide in GUIDES for line in commands(guide.read_text())]
+
+
+def test_there_are_four_guides_with_commands() -> None:
+    assert {guide.stem for guide in GUIDES} == {"laptop", "gpu-box", "cloud", "kubernetes"}
+    assert {name for name, _ in ALL} == {guide.name for guide in GUIDES}
+
+
+@pytest.mark.parametrize(("guide", "command"), ALL, ids=[f"{name}:{line[:60]}" for name, line in ALL])
+def test_command(guide: str, command: str) -> None:
+    check(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "python pipeline/build_corpus.py --config configs/no-such.yaml",
+        "python pipeline/build_corpus.py --config configs/demo.yaml --dedup.nearly=true",
+        "python trainer/pretrain.py --config configs/demo-train.yaml --lancher ray",
+        "bertmill submit bild --config configs/wikipedia-104.yaml",
+        "bertmill submit build --config configs/demo.yaml",
+        "bertmill plan configs/demo.yaml --core 2",
+        "ray up --yess cluster/aws.yaml",
+        "ray up --yes cluster/azure.yaml",
+        "ray job submitt -- true",
+        "kubectl apply -k cluster/kuberay/overlays/no-such",
+        "kubectl -n bertmill get rayjob x --no-such-flag",
+        "terraform -chdir=infra/terraform/aws apply -var region=us-east-1",
+        "make no-such-target",
+        "docker build -f Dockerfile .",
+        "prometheus --config.file=prometheus.yml",
+        "export AWS_SECRET_ACCESS_KEY=x",
+        "curl https://example.com",
+    ],
+)
+def test_wrong_command_is_caught(command: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        check(command)
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=[guide.stem for guide in GUIDES])
+def test_named_files_exist(guide: Path) -> None:
+    named = re.findall(r"`((?:infra|cluster|configs|docs|pipeline|trainer)/[\w./-]+)`", guide.read_text())
+    assert [path for path in named if not (ROOT / path).exists()] == []

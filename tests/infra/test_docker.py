@@ -1,0 +1,85 @@
+"""The Dockerfile passes the real hadolint, copies what exists, pins what it installs, and is not root."""
+
+import fnmatch
+import re
+from pathlib import Path
+
+import pytest
+
+from infra.requirements import requirements
+from tests.infra.tools import ROOT, run_tool
+
+DOCKERFILE = ROOT / "infra" / "Dockerfile"
+
+
+def _lint(text: str) -> list[str]:
+    """The rules that ``text`` breaks."""
+    done = run_tool("hadolint", "--no-color", "-", text=text)
+    found = re.findall(r"\b(?:DL|SC)\d{4}\b", done.stdout)
+    assert bool(found) == bool(done.returncode), done.stdout + done.stderr
+    return found
+
+
+def _instructions(text: str) -> list[tuple[str, str]]:
+    joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
+    return [(line.split(None, 1)[0], line.split(None, 1)[1]) for line in joined.splitlines() if line.strip()]
+
+
+def test_hadolint_finds_nothing() -> None:
+    assert _lint(DOCKERFILE.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        ("python:3.11.14-slim-bookworm\n", "python\n", "DL3006"),
+        ("python:3.11.14-slim-bookworm AS", "python:latest AS", "DL3007"),
+        ("--no-install-recommends ", "", "DL3015"),
+        ("USER 1000:1000", "USER root", "DL3002"),
+        ("    && rm -rf /var/lib/apt/lists/* \\\n", "", "DL3009"),
+        ("WORKDIR /src", "WORKDIR src", "DL3000"),
+        ('CMD ["bertmill", "doctor"]', "CMD bertmill doctor", "DL3025"),
+        ("pip install --no-cache-dir --no-deps", "pip install ray && pip install --no-deps", "DL3013"),
+    ],
+)
+def test_mistake_is_caught(old: str, new: str, rule: str) -> None:
+    text = DOCKERFILE.read_text()
+    assert old in text
+    assert rule in _lint(text.replace(old, new))
+
+
+def test_image_does_not_run_as_root() -> None:
+    users = [words for name, words in _instructions(DOCKERFILE.read_text()) if name == "USER"]
+    assert users[-1] == "1000:1000"
+
+
+def test_what_is_copied_exists_and_reaches_the_builder() -> None:
+    ignore = (ROOT / ".dockerignore").read_text().splitlines()
+    kept = [line[1:] for line in ignore if line.startswith("!")]
+    sources = [
+        source
+        for name, words in _instructions(DOCKERFILE.read_text())
+        if name == "COPY" and not words.startswith("--from")
+        for source in words.split()[:-1]
+    ]
+    assert {"pipeline", "trainer", "constraints.txt"} <= set(sources)
+    for source in sources:
+        assert (ROOT / source).exists(), source
+        assert any(fnmatch.fnmatch(source, pattern) for pattern in kept), source
+    for package in re.findall(r'"(\w+)\*"', (ROOT / "pyproject.toml").read_text()):
+        assert package in sources, f"{package} is installed from the image's folder"
+
+
+def test_libraries_are_pinned() -> None:
+    pinned = {
+        re.split(r"==", line)[0].split("[")[0].lower().replace("_", "-")
+        for line in (ROOT / "constraints.txt").read_text().splitlines()
+        if "==" in line
+    }
+    wanted = requirements((ROOT / "pyproject.toml").read_text())
+    assert not [one for one in wanted if one.startswith("torch")]
+    names = {re.match(r"[A-Za-z0-9._-]+", one)[0].lower().replace("_", "-") for one in wanted}  # type: ignore[index]
+    assert {"ray", "pyarrow"} <= names
+    assert names - pinned <= {"setuptools"}
+    assert "torch" in pinned
+    assert Path(DOCKERFILE).read_text().count("-c constraints.txt") == 1
