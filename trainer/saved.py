@@ -1,0 +1,56 @@
+"""Finds a trained model wherever it lies: an exported directory, a run, or one checkpoint of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster import storage
+from schemas.errors import CheckpointError
+from trainer.checkpoint import LoadedCheckpoint, latest_verified, open_checkpoint
+from trainer.checkpoint_format import MANIFEST
+from trainer.export import CONFIG_NAME, import_model
+from trainer.model import BertPretraining
+from trainer.model_config import ModelConfig
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model on the CPU, in evaluation mode, and what is known of its training."""
+
+    model: BertPretraining
+    uri: str
+    step: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The config of the run."""
+    corpus: Mapping[str, Any] = field(default_factory=dict)
+    """uri and sha256 of the corpus manifest it was trained on."""
+
+
+def load_model(uri: str) -> SavedModel:
+    """The model at ``uri``: a Hugging Face directory, a run (its newest verified checkpoint), a checkpoint.
+
+    Raises CheckpointError when there is none, or when its files are damaged.
+    """
+    if storage.exists(storage.join(uri, CONFIG_NAME)):
+        return SavedModel(import_model(uri).eval(), uri)
+    if storage.exists(storage.join(uri, MANIFEST)):
+        return _of_checkpoint(open_checkpoint(uri))
+    checkpoint = latest_verified(uri)
+    if checkpoint is None:
+        raise CheckpointError(f"{uri}: no {CONFIG_NAME} of a model, and no checkpoint of a run")
+    return _of_checkpoint(checkpoint)
+
+
+def _of_checkpoint(checkpoint: LoadedCheckpoint) -> SavedModel:
+    with checkpoint:
+        state = checkpoint.load()
+    kept = state["trainer"]
+    try:
+        config = ModelConfig.model_validate(kept["model"])
+    except (KeyError, ValueError) as error:
+        raise CheckpointError(f"{checkpoint.uri}: does not say the shape of its model") from error
+    model = BertPretraining(config)
+    model.load_state_dict(state["model"], strict=True)
+    return SavedModel(
+        model.eval(), checkpoint.uri, checkpoint.step, kept.get("config", {}), kept.get("corpus", {})
+    )
