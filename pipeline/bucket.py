@@ -65,7 +65,7 @@ class BucketDocuments:
         if not np.array_equal(sentence_offsets[document_offsets], offsets_of(token_counts)):
             raise CorpusError("tokenized documents: sentence lengths do not add up to the document's tokens")
         return cls(
-            token_ids=ids.astype(np.int32, copy=False),
+            token_ids=ids,
             sentence_offsets=sentence_offsets,
             document_offsets=document_offsets,
             languages=table.column("lang").cast(pa.string()).to_pylist(),
@@ -74,13 +74,13 @@ class BucketDocuments:
         )
 
 
-def _flat(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer], Ints]:
+def _flat(column: pa.ChunkedArray) -> tuple[Ids, Ints]:
     """A list column as flat values and the length of each list."""
-    whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):
-        whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], column.type)
-    counts = np.asarray(whole.value_lengths(), dtype=np.int64)
-    return np.asarray(whole.flatten()), counts
+    # Chunk by chunk: one Arrow list array cannot hold more than 2^31 values.
+    counts = [np.asarray(chunk.value_lengths(), dtype=np.int64) for chunk in column.chunks]
+    values = [np.asarray(chunk.flatten(), dtype=np.int32) for chunk in column.chunks]
+    none = np.zeros(0, np.int64)
+    return np.concatenate([none.astype(np.int32), *values]), np.concatenate([none, *counts])
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from cluster import storage
 from cluster.ray_connection import connect, quiet_ray_data
 from pipeline.commit import stable_hash
 from pipeline.config import BuildConfig
+from pipeline.instance_counts import pair_warnings
 from pipeline.plan import plan_units
 from pipeline.progress import clock
 from pipeline.publish import publish
@@ -53,6 +54,8 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     claim_output(config)
     vocabulary = run_vocabulary(config, work, extracted, deduplicated)
     made = run_instances(config, work, extracted, deduplicated, split, vocabulary)
+    for line in pair_warnings(next(iter(made.counts.values()), {})):
+        LOG.warning("instances: %s", line)
     manifest = publish(config, config_hash(config), extracted, deduplicated, split, vocabulary, made)
     LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
     took = clock(time.monotonic() - started)

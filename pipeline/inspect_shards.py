@@ -9,7 +9,7 @@ from cluster import storage
 from pipeline.corpus_files import CorpusFiles
 from schemas.errors import CorpusError
 from schemas.shards import SHARD
-from schemas.vocabulary import CONTINUATION, MASK
+from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS
 
 LEGEND = "⟨word⟩ hidden by [MASK] · ⟨word→other⟩ a random piece instead · ⟨=word⟩ a target left as it is"
 
@@ -96,7 +96,9 @@ def _marked(row: dict[str, Any], pieces: list[str]) -> list[str]:
 
 
 def _joined(words: list[str]) -> str:
-    text = "".join(
-        word.removeprefix(CONTINUATION) if word.startswith(CONTINUATION) else f" {word}" for word in words
-    )
+    text = ""
+    for before, word in zip(["", *words], words, strict=False):
+        # A segment that was cut may begin inside a word; its ## is left to show that.
+        joined = word.startswith(CONTINUATION) and before not in ("", *SPECIAL_TOKENS)
+        text += word.removeprefix(CONTINUATION) if joined else f" {word}"
     return text.strip()

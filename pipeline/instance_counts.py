@@ -12,6 +12,7 @@ from pipeline.rows import RowPlan, by_language
 from schemas.errors import CorpusError
 
 LENGTH_BINS = 16
+_SENTENCE_BINS = 16
 
 
 @dataclass
@@ -27,6 +28,8 @@ class InstanceCounts:
     """Documents without a token."""
     sentences: int = 0
     """Sentences that came in, empty ones included."""
+    document_sentences: list[int] = field(default_factory=lambda: [0] * _SENTENCE_BINS)
+    """Documents with text by their sentences: 1, 2-3, 4-7, 8-15 ... (after long ones were cut)."""
     sentences_cut: int = 0
     """Sentences that were longer than the length and were cut into pieces."""
     sentence_pieces: int = 0
@@ -79,6 +82,16 @@ class InstanceCounts:
         if out != self.tokens_in:
             raise CorpusError(f"{origin}: {self.tokens_in} tokens in, but {out} used, cut or left over")
 
+    @property
+    def median_sentences(self) -> int:
+        """Least number of sentences of the middle document (1, 2, 4, 8 ...); 0 without documents."""
+        half, seen = sum(self.document_sentences) / 2, 0
+        for power, documents in enumerate(self.document_sentences):
+            seen += documents
+            if seen >= half > 0:
+                return 1 << power
+        return 0
+
     def as_dict(self) -> dict[str, Any]:
         """For a marker, the manifest or the report."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -93,6 +106,25 @@ def add_counts(total: dict[str, InstanceCounts], more: Mapping[str, InstanceCoun
     """Add the counts of a bucket, by language, to those in ``total``."""
     for lang, counts in more.items():
         total.setdefault(lang, InstanceCounts()).add(counts)
+
+
+def pair_warnings(by_language: Mapping[str, InstanceCounts]) -> list[str]:
+    """What is odd about the sentence pairs of a set: one line for each language that has to be looked at.
+
+    Documents of one sentence have no true next sentence; mostly they are a source in which blank
+    lines or rows do not mean the end of a document.
+    """
+    lines = []
+    for lang, counts in sorted(by_language.items()):
+        labels = counts.labels.get("0", 0) + counts.labels.get("1", 0)
+        documents = sum(counts.document_sentences)
+        if labels and counts.median_sentences == 1:
+            share = counts.labels.get("1", 0) / labels
+            lines.append(
+                f"{lang}: the median document has 1 sentence ({counts.document_sentences[0]:,} of "
+                f"{documents:,} documents), so {share:.0%} of the pairs are random; is every line its own document?"
+            )
+    return lines
 
 
 def count_instances(
@@ -116,6 +148,7 @@ def count_instances(
     language = sentences.language[plan.document]
     bins = (plan.lengths() - 1) * LENGTH_BINS // max_seq_length
     lengths = by_language(language * LENGTH_BINS + bins, languages * LENGTH_BINS)
+    documents = _documents_by_sentences(sentences)
     labels = {
         str(label): by_language(language[plan.label == label], languages) for label in np.unique(plan.label)
     }
@@ -126,6 +159,7 @@ def count_instances(
             labels=_at(labels, code),
             events=_at(plan.events, code),
             lengths=lengths[code * LENGTH_BINS : (code + 1) * LENGTH_BINS].tolist(),
+            document_sentences=documents[code].tolist(),
         )
         for code, name in enumerate(sentences.languages)
     }
@@ -133,6 +167,17 @@ def count_instances(
 
 def _at(named: Mapping[str, Ints], code: int) -> dict[str, int]:
     return {name: int(values[code]) for name, values in named.items()}
+
+
+def _documents_by_sentences(sentences: Sentences) -> Ints:
+    """[languages, bins] documents with text by the power of two of their sentences."""
+    count = sentences.stop - sentences.first
+    filled = count > 0
+    # frexp gives the exponent exactly; log2 may round.
+    power = np.minimum(np.frexp(count[filled].astype(np.float64))[1] - 1, _SENTENCE_BINS - 1)
+    bins = sentences.language[filled] * _SENTENCE_BINS + power
+    languages = len(sentences.languages)
+    return by_language(bins, languages * _SENTENCE_BINS).reshape(languages, _SENTENCE_BINS)
 
 
 def _document_columns(bucket: BucketDocuments, sentences: Sentences, unknown_id: int) -> dict[str, Ints]:

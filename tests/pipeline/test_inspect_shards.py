@@ -37,6 +37,21 @@ def test_targets_are_shown_with_what_stands_in_their_place() -> None:
     ]
 
 
+def test_a_segment_that_begins_inside_a_word_shows_it() -> None:
+    row = {
+        "input_ids": [2, 7, 9, 3, 8, 7, 3],
+        "segment_a_length": 4,
+        "masked_positions": [],
+        "masked_ids": [],
+        "next_sentence_label": 0,
+        "length": 7,
+        "lang": "en",
+        "document_key": "k",
+    }
+    lines = list(render_row(row, 0, PIECES, {"0": "is_next"}))
+    assert lines[1:] == ["  A  [CLS] ##t sat [SEP]", "  B  ##rt [SEP]"]
+
+
 def test_rows_of_a_corpus(corpus: SmallCorpus) -> None:
     lines = list(inspect_rows(str(corpus.folder), start=3, rows=2))
     assert lines[0].startswith(str(corpus.shard(0)))

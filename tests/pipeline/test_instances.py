@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeline.bucket import TOKENIZED, BucketDocuments
 from pipeline.config import Instances, SequenceLength
-from pipeline.instance_counts import InstanceCounts, add_counts
+from pipeline.instance_counts import InstanceCounts, add_counts, pair_warnings
 from pipeline.instances import InstanceSettings, make_instances
 from schemas.errors import ConfigError, CorpusError
 from schemas.masking import MaskingRule
@@ -245,6 +245,24 @@ def test_one_sentence_documents_are_only_random_or_left_over() -> None:
     rows, counts = pairs_of([Made([12]), Made([5, 6])], objective="sop")
     assert len(rows) == 1
     assert counts.left_over["one_sentence_document"] == 12
+
+
+def test_a_book_with_a_blank_line_after_every_sentence_is_warned_of() -> None:
+    source = traceable([Made([12], "en") for _ in range(500)] + [Made([9] * 20, "fi") for _ in range(20)])
+    counts = make_instances(source.bucket, source.settings(), 1, 0).counts
+    assert (counts["en"].median_sentences, counts["fi"].median_sentences) == (1, 16)
+    (line,) = pair_warnings(counts)
+    assert line.startswith(
+        "en: the median document has 1 sentence (500 of 500 documents), so 100% of the pairs"
+    )
+    assert InstanceCounts().median_sentences == 0
+
+
+def test_documents_are_counted_by_powers_of_two() -> None:
+    sizes = [1, 2, 3, 4, 7, 8, 15, 16, 0]
+    source = traceable([Made([5] * size) for size in sizes])
+    counts = make_instances(source.bucket, source.settings(), 1, 0).counts["en"]
+    assert counts.document_sentences[:6] == [1, 2, 2, 2, 1, 0]
 
 
 def test_over_long_sentences_are_cut_at_words_and_counted() -> None:
