@@ -91,6 +91,23 @@ class Phase(Section):
         return self
 
 
+class Distillation(Section):
+    """A teacher whose predictions the network learns beside the masked tokens (DistilBERT)."""
+
+    teacher: str
+    """Hugging Face directory, run or checkpoint of the teacher."""
+    copy_layers: bool = True
+    """Begin with the teacher's embeddings, heads and evenly chosen layers."""
+    soft: Annotated[float, Field(ge=0)] = 5.0
+    """Weight of the divergence from the teacher's predictions."""
+    token: Annotated[float, Field(ge=0)] = 2.0
+    """Weight of the ordinary loss."""
+    hidden: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the angle between the last hidden states."""
+    temperature: Annotated[float, Field(gt=0)] = 2.0
+    """Both predictions are softened by it."""
+
+
 class Optimizer(Section):
     """The update rule. Biases and norms get no weight decay."""
 
@@ -184,6 +201,10 @@ class TrainConfig(Section):
     """Seed of every random choice."""
     model: ModelConfig = ModelConfig()
     """The network; its vocabulary size is taken from the corpus."""
+    start_from: str | None = None
+    """Begin with the weights of this Hugging Face directory, run or checkpoint (continued pretraining)."""
+    distillation: Distillation | None = None
+    """Learn from a teacher."""
     data: Data
     """The corpus."""
     phases: Annotated[list[Phase], Field(min_length=1)]
@@ -204,3 +225,9 @@ class TrainConfig(Section):
     """Processes."""
     logging: Logging = Logging()
     """Metrics."""
+
+    @model_validator(mode="after")
+    def _one_start(self) -> "TrainConfig":
+        if self.start_from and self.distillation and self.distillation.copy_layers:
+            raise ValueError("start_from: distillation.copy_layers gives the first weights already")
+        return self

@@ -96,7 +96,7 @@ def evaluate(
     sums = torch.zeros(len(held_out.languages), len(STATISTICS), dtype=torch.int64, device=device)
     was_training = model.training
     model.eval()
-    ones = torch.ones(2, dtype=torch.int64, device=device)
+    ones = torch.ones(3, dtype=torch.int64, device=device)
     with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
         for number in range(rank, len(held_out), world_size):
             batch = held_out.batch(number).to(device)

@@ -209,7 +209,7 @@ class Trainer:
             self.meter.waited += time.monotonic() - started
 
     def _agree(self, batches: StepBatches | None) -> tuple[Tensor, bool, bool]:
-        """Sums over all ranks: (targets and labels of the global batch), whether to stop, whether to save."""
+        """Of all ranks: targets, labels and tokens of the global batch, whether to stop, whether to save."""
         step, settings = self.position.step + 1, self.config.checkpoints
         drained = step % self.config.logging.every_steps == 0 and self.hooks.drained()
         late = (
@@ -228,7 +228,8 @@ class Trainer:
         if failed:
             self.ranks.fail_together(self._error)
         due = settings.every_steps is not None and step % settings.every_steps == 0
-        return torch.tensor([masked, labelled], device=self.ranks.device), stop > 0, save > 0 or due
+        totals = [masked, labelled, batches.global_tokens if batches else 0]
+        return torch.tensor(totals, device=self.ranks.device), stop > 0, save > 0 or due
 
     def _step(self, batches: StepBatches, targets: Tensor) -> None:
         step, optimizer, parameters = self.position.step, self.network.optimizer, self.network.parameters

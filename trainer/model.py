@@ -79,7 +79,10 @@ class BertPretraining(nn.Module):
 
     def forward(self, batch: MicroBatch) -> PretrainingOutput:
         """Logits of a packed micro-batch: tokens at its masked positions, pairs at its first tokens."""
-        hidden = self.encode(batch)
+        return self.heads(self.encode(batch), batch)
+
+    def heads(self, hidden: Tensor, batch: MicroBatch) -> PretrainingOutput:
+        """Logits from the last hidden states [T, hidden] of ``batch``."""
         token_logits = self.token_head(hidden[batch.masked_index], self.word_weight)
         return PretrainingOutput(token_logits, self.pair_logits(hidden, batch))
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from schemas.shards import NO_LABEL
-from trainer.microbatch import NO_TARGET, MicroBatch
-from trainer.model import BertPretraining
+from trainer.microbatch import NO_SAMPLE, NO_TARGET, MicroBatch
+from trainer.model import BertPretraining, PretrainingOutput
 
 # Columns of LossSums.statistics; sums and counts, so that they add up over micro-batches and ranks.
 STATISTICS = (
@@ -45,13 +45,21 @@ class LossSums(NamedTuple):
 
 
 def batch_totals(batches: list[MicroBatch]) -> Tensor:
-    """int64 [2]: masked tokens and labelled pairs in ``batches``, on their device.
+    """int64 [3]: masked tokens, labelled pairs and all tokens in ``batches``, on their device.
 
-    Summed over all ranks these are the divisors of the step.
+    Summed over all ranks these are the divisors of the step; fillers are in none of them.
     """
     tokens = torch.stack([(batch.masked_ids != NO_TARGET).sum() for batch in batches]).sum()
     pairs = torch.stack([(batch.next_sentence_labels != NO_LABEL).sum() for batch in batches]).sum()
-    return torch.stack([tokens, pairs])
+    words = torch.stack([real_tokens(batch).sum() for batch in batches]).sum()
+    return torch.stack([tokens, pairs, words])
+
+
+def real_tokens(batch: MicroBatch) -> Tensor:
+    """Bool [T]: the tokens that do not belong to a filler."""
+    token = torch.arange(batch.tokens, device=batch.cu_seqlens.device)
+    sequence = torch.searchsorted(batch.cu_seqlens[1:].long(), token, right=True)
+    return batch.sample_ids[sequence] != NO_SAMPLE
 
 
 class PretrainingLoss(nn.Module):
@@ -66,8 +74,11 @@ class PretrainingLoss(nn.Module):
         self.languages = languages
 
     def forward(self, batch: MicroBatch, totals: Tensor) -> LossSums:
-        """The loss of ``batch`` within a global batch of ``totals``, [2] as from batch_totals."""
-        output = self.model(batch)
+        """The loss of ``batch`` within a global batch of ``totals``, as from batch_totals."""
+        return self.of_output(self.model(batch), batch, totals)
+
+    def of_output(self, output: PretrainingOutput, batch: MicroBatch, totals: Tensor) -> LossSums:
+        """The loss of what the model's heads said about ``batch``."""
         token_losses = losses_of(output.padded_token_logits, batch.masked_ids)
         divisors = totals.clamp(min=1)
         loss = token_losses.sum() / divisors[0]

@@ -12,6 +12,7 @@ from trainer.attention import Kernel
 from trainer.batches import BatchReader, Stream
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, check_model, check_shards, open_corpus
+from trainer.distill import DistillationLoss, Weights
 from trainer.model import BertPretraining
 from trainer.model_config import ModelConfig
 from trainer.objectives import PretrainingLoss
@@ -20,6 +21,7 @@ from trainer.plan import TrainingPlan
 from trainer.ranks import Ranks
 from trainer.rows import ShardRows
 from trainer.schedule import Schedule, steps_of
+from trainer.start import load_teacher, start_from
 
 _INIT = key_from_text("trainer.prepare", "initial weights")
 
@@ -89,10 +91,11 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
     """The network with its initial weights, which depend on the seed only."""
     torch.manual_seed(seed_of(config.seed, _INIT))
     shape = model_config(config, corpus)
-    model = BertPretraining(shape).to(ranks.device)
+    model = BertPretraining(shape)
+    loss = _loss(config, model, corpus, ranks.device)
+    model.to(ranks.device)
     precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
     kernel = model.use_kernel(ranks.device, precision)
-    loss = PretrainingLoss(model, len(corpus.languages))
     if config.compile:
         loss.compile()
     settings = config.optimizer
@@ -106,6 +109,22 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
     )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Network(shape, model, loss, optimizer, parameters, kernel, precision)
+
+
+def _loss(
+    config: TrainConfig, model: BertPretraining, corpus: Corpus, device: torch.device
+) -> PretrainingLoss:
+    """The loss of ``model``, which gets its first weights from elsewhere where the config says so."""
+    languages = len(corpus.languages)
+    if config.start_from is not None:
+        start_from(model, config.start_from, corpus)
+    lesson = config.distillation
+    if lesson is None:
+        return PretrainingLoss(model, languages)
+    teacher = load_teacher(model, lesson.teacher, corpus, copy_layers=lesson.copy_layers).to(device)
+    teacher.use_kernel(device, torch.bfloat16 if config.precision == "bf16" else torch.float32)
+    weights = Weights(lesson.soft, lesson.token, lesson.hidden, lesson.temperature)
+    return DistillationLoss(model, teacher, languages, weights)
 
 
 def model_config(config: TrainConfig, corpus: Corpus) -> ModelConfig:

@@ -1,0 +1,186 @@
+"""The teacher's lesson against a plain computation, its layers, and starts from other models."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from schemas.errors import ConfigError
+from schemas.manifest import dump_manifest
+from tests.trainer.models import VOCAB, small_model
+from tests.trainer.packing import pack, random_rows
+from tests.trainer.runs import train_config
+from tests.trainer.synthetic import write_corpus
+from tests.trainer.tokenizers_for_tests import write_tokenizer
+from trainer.checkpoint import latest_verified
+from trainer.config import TrainConfig
+from trainer.distill import DistillationLoss, Weights, copy_from_teacher, layers_for_student
+from trainer.export import ModelCard, export_model
+from trainer.loop import train
+from trainer.model import BertPretraining
+from trainer.objectives import batch_totals
+from trainer.ranks import alone
+from trainer.saved import load_model
+
+ROWS = random_rows(12, VOCAB, lengths=(6, 20), masked=(0, 5))
+
+
+def models() -> tuple[BertPretraining, BertPretraining]:
+    return small_model("roberta", seed=1, layers=1), small_model("roberta", seed=2, layers=3)
+
+
+def test_the_loss_is_the_published_one() -> None:
+    student, teacher = models()
+    batch = pack(ROWS)
+    loss, statistics = DistillationLoss(student, teacher, 3, Weights(5, 2, 1, 2))(
+        batch, batch_totals([batch])
+    )
+    ours = student(batch).padded_token_logits[:, :VOCAB]
+    theirs = teacher(batch).padded_token_logits[:, :VOCAB]
+    p, q = (theirs / 2).softmax(-1), (ours / 2).softmax(-1)
+    soft = 4 * (p * (p / q).log()).sum(-1).mean()
+    token = torch.nn.functional.cross_entropy(ours, batch.masked_ids)
+    angle = 1 - torch.nn.functional.cosine_similarity(student.encode(batch), teacher.encode(batch), dim=-1)
+    torch.testing.assert_close(loss, 5 * soft + 2 * token + angle.mean())
+    assert statistics[:, 1].sum() == len(batch.masked_ids)
+
+
+def test_gradients_do_not_depend_on_micro_batches() -> None:
+    results = []
+    for splits in ([ROWS], [ROWS[:1], ROWS[1:9], ROWS[9:]]):
+        student, teacher = models()
+        objective = DistillationLoss(student, teacher)
+        batches = [pack(rows) for rows in splits]
+        for batch in batches:
+            objective(batch, batch_totals(batches)).loss.backward()
+        results.append([p.grad for p in student.parameters()])
+    torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6)
+
+
+def test_fillers_teach_nothing() -> None:
+    batch = pack(ROWS)
+    fixed = batch.padded_to(tokens=batch.tokens + 50, sequences=20, masked=64)
+    found = []
+    for one in (batch, fixed):
+        student, teacher = models()
+        found.append(DistillationLoss(student, teacher)(one, batch_totals([one])).loss)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)
+
+
+def test_the_teacher_neither_trains_nor_is_saved() -> None:
+    student, teacher = models()
+    objective = DistillationLoss(student, teacher).train()
+    assert {id(p) for p in objective.parameters()} == {id(p) for p in student.parameters()}
+    assert not any("teacher" in name for name in objective.state_dict())
+    assert not teacher.training
+    batch = pack(ROWS)
+    objective(batch, batch_totals([batch])).loss.backward()
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_a_student_takes_layers_evenly() -> None:
+    assert layers_for_student(6, 12) == [0, 2, 4, 7, 9, 11]
+    assert layers_for_student(1, 12) == [0]
+    student, teacher = small_model(layers=2, seed=1), small_model(layers=4, seed=2)
+    copy_from_teacher(student, teacher)
+    for ours, theirs in ((0, 0), (1, 3)):
+        first, second = student.encoder.layers[ours], teacher.encoder.layers[theirs]
+        for mine, other in zip(first.parameters(), second.parameters(), strict=True):
+            assert mine.equal(other)
+    assert student.word_weight.equal(teacher.word_weight)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"vocab_size": 99}, "teacher: vocabulary of 101, the student has 99"),
+        ({"max_positions": 64}, "teacher: 40 positions, the student has 64"),
+        ({"hidden_size": 32}, "distillation.hidden: width 32, the teacher's is 64"),
+    ],
+)
+def test_teachers_that_do_not_fit_are_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        DistillationLoss(small_model(**fields), small_model())
+    with pytest.raises(ConfigError, match="the teacher has no"):
+        copy_from_teacher(small_model(**fields), small_model())
+
+
+# -- within the loop ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus whose manifest has the hash of the test tokenizer's vocabulary."""
+    folder = tmp_path_factory.mktemp("corpus")
+    path = write_corpus(folder, lengths=(32,), vocab_size=VOCAB)
+    manifest = json.loads(path.read_text())
+    vocabulary = write_tokenizer(folder / "tokenizer", VOCAB) / "vocab.txt"
+    manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
+    del manifest["sha256"]
+    path.write_bytes(dump_manifest(manifest))
+    return path
+
+
+def config(folder: Path, corpus: Path, **changes: Any) -> TrainConfig:
+    shape = small_model().config.model_dump() | {"vocab_size": 0, "layers": 1}
+    changes = {"model": shape, **changes}
+    return TrainConfig.model_validate(train_config(folder, corpus, **changes))
+
+
+def exported(folder: Path, corpus: Path, **fields: Any) -> str:
+    model = small_model(seed=7, **fields)
+    export_model(model, str(folder / "hf"), str(corpus.parent / "tokenizer"), ModelCard("m"))
+    return str(folder / "hf")
+
+
+def test_training_goes_on_from_an_imported_model(tmp_path: Path, corpus: Path) -> None:
+    uri = exported(tmp_path, corpus, layers=1)
+    still = {"phases": [{"max_seq_length": 32, "global_batch": 16, "micro_batch_tokens": 128, "steps": 1,
+                         "learning_rate": 1e-9}]}  # fmt: skip
+    outcome = train(config(tmp_path, corpus, start_from=uri, **still), alone())
+    saved = load_model(outcome.run_uri)
+    assert saved.step == 1
+    assert saved.config["start_from"] == uri
+    imported = load_model(uri).model.state_dict()
+    for name, value in saved.model.state_dict().items():
+        torch.testing.assert_close(value, imported[name], rtol=0, atol=1e-6)
+
+
+def test_a_student_is_trained_by_the_loop(tmp_path: Path, corpus: Path) -> None:
+    lesson = {"teacher": exported(tmp_path, corpus, layers=3), "token": 0.0}
+    outcome = train(config(tmp_path, corpus, distillation=lesson), alone())
+    assert outcome.status == "finished"
+    found = latest_verified(outcome.run_uri)
+    assert found is not None
+    assert not any("layers.1." in name for name in found.load()["model"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"layers": 2}, r"start_from: .* has \[.*\] for encoder\.layers\.1\..*, the model has nothing"),
+        ({"layers": 1, "pair_objective": "none"}, "has nothing for pair_head.bias, the model has"),
+    ],
+)
+def test_starts_that_do_not_fit_are_refused(
+    fields: dict[str, Any], message: str, tmp_path: Path, corpus: Path
+) -> None:
+    uri = exported(tmp_path, corpus, **fields)
+    with pytest.raises(ConfigError, match=message):
+        train(config(tmp_path, corpus, start_from=uri), alone())
+
+
+def test_another_vocabulary_of_the_same_size_is_refused(tmp_path: Path, corpus: Path) -> None:
+    uri = exported(tmp_path, corpus, layers=1)
+    vocabulary = Path(uri) / "vocab.txt"
+    vocabulary.write_text(vocabulary.read_text().replace("cat", "cow"))
+    with pytest.raises(ConfigError, match=r"vocab\.txt is not the vocabulary of"):
+        train(config(tmp_path, corpus, start_from=uri), alone())
+
+
+def test_two_starts_are_refused(tmp_path: Path, corpus: Path) -> None:
+    with pytest.raises(ValueError, match="copy_layers gives the first weights already"):
+        config(tmp_path, corpus, start_from="a", distillation={"teacher": "b"})
