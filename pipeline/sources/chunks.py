@@ -41,6 +41,8 @@ class Chunk:
     owned: bool
     offset: int
     """Byte of the stored file at or shortly before this piece, for messages."""
+    exact: bool = False
+    """Whether the piece begins exactly at ``offset``."""
 
 
 def compression_of(uri: str, head: bytes) -> str:
@@ -98,9 +100,9 @@ def _plain_chunks(file: BinaryIO, start: int, end: int) -> Iterator[Chunk]:
     while data := file.read(OUTPUT_BYTES):
         own = max(0, min(len(data), end - position))
         if own:
-            yield Chunk(data[:own], True, position)
+            yield Chunk(data[:own], True, position, exact=True)
         if own < len(data):
-            yield Chunk(data[own:], False, position + own)
+            yield Chunk(data[own:], False, position + own, exact=True)
         position += len(data)
 
 

@@ -8,6 +8,8 @@ from pipeline.sources.xml_pages import best_revision
 _FIELDS = re.compile(rb"<(title|ns|id|redirect)\b([^<>]*?)(?:/>|>([^<]*)</\1\s*>)")
 _ID = re.compile(rb"<id>\s*(\d+)\s*</id>")
 _MODEL = re.compile(rb"<model>\s*([^<]*?)\s*</model>")
+# Exports that name no model may name a format; a wikitext page has text/x-wiki.
+_FORMAT = re.compile(rb"<format>\s*(?!text/x-wiki)([^<]*?)\s*</format>")
 _TEXT = re.compile(rb"<text(?=[\s/>])([^>]*?)(/?)>")
 _REVISION = b"<revision>"
 _CHARACTER = re.compile(r"&#(?:x([0-9a-fA-F]{1,6})|([0-9]{1,7}));")
@@ -88,7 +90,7 @@ def _content(revision: bytes) -> tuple[str, bytes, bytes]:
         end = main.find(b"</text>", opening.end())
         end = len(main) if end < 0 else end
         text = main[opening.end() : end]
-    model = model or _MODEL.search(main, end)
+    model = model or _MODEL.search(main, end) or _FORMAT.search(main)
     return _decode(model[1]) if model else "", opening[1], text
 
 

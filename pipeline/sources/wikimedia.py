@@ -124,7 +124,9 @@ def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
     if unit.encoding != "utf-8":
         chunks = transcode(chunks, unit.uri, unit.encoding)
     limit = _BYTES_PER_CHARACTER * max_page_chars
-    scanner = PageScanner(chunks, unit.uri, rooted=unit.rooted, max_page_bytes=limit)
+    scanner = PageScanner(
+        chunks, unit.uri, rooted=unit.rooted, at_start=unit.start == 0, max_page_bytes=limit
+    )
     seen = 0
     for raw in scanner.pages():
         seen += 1

@@ -19,6 +19,8 @@ _REVISION, _REVISION_END = b"<revision>", b"</revision>"
 _GAP = re.compile(rb"(?:\s|<!--.*?-->)*", re.S)
 _ROOT_END = re.compile(rb"(?:\s|<!--.*?-->)*</mediawiki\s*>(?:\s|<!--.*?-->)*", re.S)
 _SPECIAL = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|(</page>)", re.S)
+_HEAD_END = re.compile(rb"</siteinfo\s*>|<siteinfo\s*/>|<page\b|</mediawiki")
+_ROOT = re.compile(rb"<mediawiki\b[^>]*>")
 _TAIL_BYTES = 1 << 16
 _HEAD_BYTES = 1 << 16
 
@@ -27,26 +29,43 @@ class PageScanner:
     """Cuts the pages that a unit owns out of its chunks.
 
     ``rooted``: whether the file has a root element, so that a missing end tag means a cut file.
-    Of a page of more than ``max_page_bytes`` only the beginning is given; ``oversize`` tells.
-    Memory holds one page and two chunks.
+    ``at_start``: whether the chunks begin with the head of the file. Of a page of more than
+    ``max_page_bytes`` only the beginning is given; ``oversize`` tells. Memory holds one page and two chunks.
     """
 
-    def __init__(self, chunks: Iterator[Chunk], uri: str, *, rooted: bool, max_page_bytes: int) -> None:
+    def __init__(
+        self, chunks: Iterator[Chunk], uri: str, *, rooted: bool, at_start: bool, max_page_bytes: int
+    ) -> None:
         self._chunks, self._uri, self._rooted = chunks, uri, rooted
+        self._before_first = not at_start
         self._max_page_bytes = max_page_bytes
         self._buffer, self._at = b"", 0
         self._limit: int | None = None
-        self._offset = 0
+        self._last, self._last_begin = Chunk(b"", True, 0), 0
         self.oversize = False
 
     def pages(self) -> Iterator[bytes]:
         """The pages, from ``<page>`` to ``</page>``. Raises InputError on a damaged or cut file."""
         if not self._pull():
             return
-        before_first = True
-        while self._seek_open(before_first):
-            before_first = False
+        if not self._before_first:
+            self._skip_head()
+        while self._seek_open():
+            self._before_first = False
             yield self._page()
+
+    def _skip_head(self) -> None:
+        """Moves behind the siteinfo, or behind the tag of the root where there is none."""
+        while not (head := _HEAD_END.search(self._buffer)) and self._pull():
+            pass
+        place = head.start() if head else len(self._buffer)
+        root = _ROOT.search(self._buffer, 0, place)
+        if head and head[0].startswith((b"</siteinfo", b"<siteinfo")):
+            self._at = head.end()
+        elif root:
+            self._at = root.end()
+        else:
+            self._at = place
 
     def _pull(self) -> bool:
         """Takes one more chunk into the buffer, and what was used off it."""
@@ -59,12 +78,13 @@ class PageScanner:
         elif not chunk.owned:
             self._limit = len(self._buffer)
         self._at = 0
-        self._offset = chunk.offset
+        self._last, self._last_begin = chunk, len(self._buffer)
         self._buffer += chunk.data
         return True
 
-    def _seek_open(self, before_first: bool) -> bool:
+    def _seek_open(self) -> bool:
         """Moves to the next owned ``<page>``; false after the last one."""
+        before_first = self._before_first
         while True:
             found = self._buffer.find(_OPEN, self._at)
             if found >= 0:
@@ -82,11 +102,12 @@ class PageScanner:
             elif len(self._buffer) - self._at > _TAIL_BYTES:
                 self._refuse(f"unexpected data between pages: {_excerpt(self._buffer[self._at :])}")
             if not self._pull():
-                self._check_end(before_first)
+                self._check_end()
                 return False
 
-    def _check_end(self, before_first: bool) -> None:
+    def _check_end(self) -> None:
         tail = self._buffer[self._at :]
+        before_first = self._before_first
         if not self._rooted:
             if tail.strip() and not before_first:
                 self._refuse(f"unexpected data after the last page: {_excerpt(tail)}")
@@ -153,7 +174,10 @@ class PageScanner:
         return head
 
     def _refuse(self, what: str) -> NoReturn:
-        raise InputError(f"{self._uri}: near byte {self._offset}: {what}")
+        place = f"near byte {self._last.offset}"
+        if self._last.exact:
+            place = f"byte {self._last.offset - self._last_begin + self._at}"
+        raise InputError(f"{self._uri}: {place}: {what}")
 
 
 def best_revision(revisions: bytes) -> bytes:

@@ -191,6 +191,14 @@ def test_only_the_main_slot_of_a_revision_is_text(tmp_path: Path) -> None:
     assert document.body == "main"
 
 
+def test_a_format_tells_the_content_where_no_model_does(tmp_path: Path) -> None:
+    old = page(1).replace("      <model>wikitext</model>\n", "")
+    style = old.replace("text/x-wiki", "text/css")
+    seen = _read(_write(tmp_path / "enwiki.xml", HEAD + old + style + FOOT))
+    assert [type(item) for item in seen] == [RawDocument, Skip]
+    assert seen[1].reason == "content-model"
+
+
 def test_old_schemas_without_namespaces_and_models(tmp_path: Path) -> None:
     old = page(1).replace("    <ns>0</ns>\n", "").replace("      <model>wikitext</model>\n", "")
     talk = old.replace("Page 1", "Talk:Page 1")
@@ -213,7 +221,13 @@ def test_old_schemas_without_namespaces_and_models(tmp_path: Path) -> None:
         ("<?xml version='1.0'?><!-- x --><!DOCTYPE m SYSTEM 'http://x'>" + HEAD + FOOT, "DOCTYPE"),
         ('{"error": "no"}', "not a MediaWiki dump"),
         ("<rss><channel/></rss>", "not a MediaWiki dump"),
-        (HEAD + page(1) + "junk" + page(2) + FOOT, "unexpected data between pages: 'junk'"),
+        (
+            HEAD + page(1) + "junk" + page(2) + FOOT,
+            f"byte {len(HEAD + page(1)) - 1}: unexpected data between pages: 'junk'",
+        ),
+        (HEAD + page(1).replace("<page>", "<page x='1'>") + page(2) + FOOT, "between pages: \"<page x='1'>"),
+        (HEAD + page(1).replace("<page>", "<page >") + FOOT, "unexpected data around </mediawiki>: '<page >"),
+        (HEAD + "<pages/>" + page(1) + FOOT, "unexpected data between pages: '<pages/>'"),
         (HEAD + page(1) + FOOT + "junk", "unexpected data around </mediawiki>"),
         (HEAD + page(1) + FOOT + page(2) + FOOT, "unexpected data"),
         (HEAD + page(1).replace("</page>", "") + page(2) + FOOT, "begins inside the page 'Page 1'"),
