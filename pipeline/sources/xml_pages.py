@@ -41,6 +41,7 @@ class PageScanner:
         self._max_page_bytes = max_page_bytes
         self._buffer, self._at = b"", 0
         self._limit: int | None = None
+        self._seen_tag = False
         self._last, self._last_begin = Chunk(b"", True, 0), 0
         self.oversize = False
 
@@ -95,8 +96,12 @@ class PageScanner:
                     self._refuse(f"unexpected data between pages: {_excerpt(gap)}")
                 self._at = found
                 return True
-            if self._limit is not None and self._buffer.find(b"<", self._at, self._limit) < 0:
+            # A tag behind the limit belongs to the next unit, which sees to the end of the file; before
+            # there is one, the end is this unit's affair.
+            tag = self._buffer.find(b"<", self._at)
+            if self._limit is not None and tag >= self._limit:
                 return False
+            self._seen_tag |= tag >= 0
             if before_first:
                 self._at = max(self._at, len(self._buffer) - _TAIL_BYTES)
             elif len(self._buffer) - self._at > _TAIL_BYTES:
@@ -113,6 +118,8 @@ class PageScanner:
                 self._refuse(f"unexpected data after the last page: {_excerpt(tail)}")
             return
         if before_first:
+            if not self._seen_tag:
+                return
             tail = tail[max(0, tail.rfind(b"</mediawiki")) :]
         if _ROOT_END.fullmatch(tail):
             return

@@ -82,7 +82,7 @@ def test_every_form_of_one_dump_gives_the_same_pages(ltg_pages, tmp_path: Path, 
     assert [item for unit in units for item in read_dump(unit, LIMIT)] == ltg_pages
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 10_000), max_size=6),
@@ -103,6 +103,26 @@ def test_no_cut_of_a_file_loses_or_doubles_a_page(
     ids = [item.page_id for item in seen if isinstance(item, RawDocument)]
     assert ids == [str(number) for number, size in enumerate(sizes, 1) if size]
     assert len(seen) == len(sizes)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    pages=st.integers(0, 5),
+    cuts=st.lists(st.integers(0, 10_000), min_size=1, max_size=8),
+    keep=st.integers(0, 8),
+    unit_bytes=st.integers(20, 4000),
+    compressed=st.booleans(),
+)
+def test_a_file_that_ends_at_any_cut_is_refused(
+    tmp_path_factory, pages, cuts, keep, unit_bytes, compressed
+) -> None:
+    text = (HEAD + "".join(page(number) for number in range(pages)) + FOOT).rstrip()
+    places = sorted({0, *(cut % len(text) for cut in cuts)})[: keep + 2]
+    parts = [text[a:b] for a, b in pairwise(places)]
+    path = tmp_path_factory.mktemp("cut") / ("enwiki.xml.bz2" if compressed else "enwiki.xml")
+    _write(path, streams(*parts) if compressed else "".join(parts))
+    with pytest.raises(InputError, match="enwiki"):
+        _read(path, unit_bytes=unit_bytes)
 
 
 def test_a_cut_at_any_byte_is_noticed(tmp_path: Path) -> None:
