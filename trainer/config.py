@@ -74,6 +74,8 @@ class Phase(Section):
     """Passes over the rows of this length; the last batch may be short."""
     learning_rate: Annotated[float, Field(gt=0, lt=10)]
     """Peak learning rate of the phase."""
+    warmup: Annotated[float, Field(ge=0)] | None = None
+    """With schedule.span phase: this phase's warm-up, instead of schedule.warmup."""
     batch_warmup: BatchWarmup | None = None
     """Grow the global batch from a smaller one."""
 
@@ -153,6 +155,15 @@ class Stability(Section):
     """Steps between comparisons of the parameters of all ranks; 0 never compares."""
 
 
+class Evaluation(Section):
+    """Measuring on the corpus' validation rows, of the length that is being trained."""
+
+    every_steps: Positive
+    """Optimizer steps between two measurements; the last step is measured too."""
+    rows: Positive | None = 20_000
+    """Rows at most, of all languages; null takes all."""
+
+
 class Checkpoints(Section):
     """When the state is saved and how much is kept."""
 
@@ -221,13 +232,18 @@ class TrainConfig(Section):
     """Compile the network with torch.compile."""
     checkpoints: Checkpoints = Checkpoints()
     """Saving."""
+    evaluation: Evaluation | None = None
+    """Held-out loss and accuracy by language, while training."""
     workers: Workers = Workers()
     """Processes."""
     logging: Logging = Logging()
     """Metrics."""
 
     @model_validator(mode="after")
-    def _one_start(self) -> "TrainConfig":
+    def _consistent(self) -> "TrainConfig":
         if self.start_from and self.distillation and self.distillation.copy_layers:
             raise ValueError("start_from: distillation.copy_layers gives the first weights already")
+        for number, phase in enumerate(self.phases):
+            if phase.warmup is not None and self.schedule.span == "run":
+                raise ValueError(f"phases.{number}.warmup: schedule.span is run, so there is one warm-up")
         return self

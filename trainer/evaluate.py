@@ -5,20 +5,21 @@ fixed-point integers, whose order of addition does not matter: one rank and many
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from schemas.errors import ConfigError, CorpusError
+from schemas.errors import BertmillError, ConfigError, CorpusError
 from trainer.batches import gather_rows, pack, row_lengths
 from trainer.corpus import Corpus
 from trainer.microbatch import MicroBatch
 from trainer.model import BertPretraining
 from trainer.objectives import STATISTICS, PretrainingLoss
 from trainer.order import SampleOrder
+from trainer.ranks import Ranks
 from trainer.rows import ShardRows
 
 Figures = dict[str, float]
@@ -78,33 +79,38 @@ def _cut(lengths: npt.NDArray[np.int64], budget: int) -> list[int]:
 
 
 def evaluate(
-    model: BertPretraining,
-    held_out: HeldOut,
-    *,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    rank: int = 0,
-    world_size: int = 1,
-    reduce: Callable[[Tensor], object] | None = None,
+    model: BertPretraining, held_out: HeldOut, ranks: Ranks, dtype: torch.dtype = torch.float32
 ) -> dict[str, Figures]:
     """Figures for "all" and for each language that has rows; the same on every rank.
 
-    ``reduce`` sums an int64 tensor on ``device`` over the ranks in place; it is called once, whatever
-    share of the rows a rank has. ``dtype`` is what the network computes in, under autocast.
+    The model is on the ranks' device; ``dtype`` is what it computes in, under autocast. Every rank makes
+    the same two collective calls, whatever share of the rows it has. Raises CorpusError on all ranks when
+    one of them cannot read its rows.
     """
-    objective = PretrainingLoss(model, len(held_out.languages))
-    sums = torch.zeros(len(held_out.languages), len(STATISTICS), dtype=torch.int64, device=device)
+    sums = torch.zeros(len(held_out.languages), len(STATISTICS), dtype=torch.int64, device=ranks.device)
+    error: BertmillError | None = None
     was_training = model.training
     model.eval()
-    ones = torch.ones(3, dtype=torch.int64, device=device)
-    with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-        for number in range(rank, len(held_out), world_size):
-            batch = held_out.batch(number).to(device)
+    try:
+        _add_share(sums, model, held_out, ranks, dtype)
+    except BertmillError as caught:
+        error = caught
+    finally:
+        model.train(was_training)
+    ranks.fail_together(error)
+    return figures_by_language(ranks.sum_on_device(sums).cpu().double() / _UNIT, held_out.languages)
+
+
+def _add_share(
+    sums: Tensor, model: BertPretraining, held_out: HeldOut, ranks: Ranks, dtype: torch.dtype
+) -> None:
+    """Adds the statistics of this rank's micro-batches to ``sums``, in units of 2^-20."""
+    objective = PretrainingLoss(model, len(held_out.languages))
+    ones = torch.ones(3, dtype=torch.int64, device=ranks.device)
+    with torch.no_grad(), torch.autocast(ranks.device.type, dtype, enabled=dtype != torch.float32):
+        for number in range(ranks.rank, len(held_out), ranks.world_size):
+            batch = held_out.batch(number).to(ranks.device)
             sums += (objective(batch, ones).statistics.double() * _UNIT).round().long()
-    model.train(was_training)
-    if reduce is not None:
-        reduce(sums)
-    return figures_by_language(sums.cpu().double() / _UNIT, held_out.languages)
 
 
 def figures_by_language(statistics: Tensor, languages: Sequence[str]) -> dict[str, Figures]:

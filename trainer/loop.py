@@ -22,9 +22,11 @@ from schemas.randomness import key_from_text
 from trainer.batches import StepBatches
 from trainer.checkpoint import CheckpointStore
 from trainer.config import TrainConfig
+from trainer.evaluate import evaluate
 from trainer.metrics import Meter, Record, RunLog, figures
 from trainer.optim import set_learning_rate, skip_step
-from trainer.prepare import LearningRates, build_network, open_data, seed_of
+from trainer.plan import StepPlan
+from trainer.prepare import LearningRates, build_network, open_data, open_held_out, seed_of
 from trainer.ranks import Ranks
 from trainer.resume import Position, newest_checkpoint, restore, state_of
 from trainer.stability import SpikeGuard
@@ -96,6 +98,7 @@ class Trainer:
         self._error: BertmillError | None = None
         self._skips: list[tuple[int, list[int], Tensor, Tensor]] = []
         self.position = Position()
+        self.held_out = open_held_out(config, self.data.corpus)
         self._take_over(cleanup)
         self.resumed_from = self.position.step
         self.module: nn.Module = self.network.loss
@@ -179,6 +182,7 @@ class Trainer:
             last = self.position.step == total
             if last or stop or self.position.step % every == 0:
                 self._write_figures(batches)
+            self._evaluate(batches.plan, last=last)
             if save or last or stop:
                 self._save()
         checkpoint = self._finish(stop)
@@ -303,6 +307,15 @@ class Trainer:
                 f"{self.run_uri}: {in_a_row} steps in a row were skipped, the last one with a gradient norm"
                 f" of {norm:.3g}; lower the learning rate or look at the batches named in the log"
             )
+
+    def _evaluate(self, plan: StepPlan, *, last: bool) -> None:
+        """Measures on held-out rows of the length in training, when it is time for it."""
+        settings = self.config.evaluation
+        if settings is None or not (last or self.position.step % settings.every_steps == 0):
+            return
+        held_out, network = self.held_out[plan.max_seq_length], self.network
+        found = evaluate(network.model, held_out, self.ranks, network.precision)
+        self.log.evaluated(self.position.step, found)
 
     def _log_skips(self) -> None:
         for step, rows, norm, skip in self._skips:

@@ -79,6 +79,14 @@ class RunLog:
                 self._board.add_scalar(name, value, step)
             self._board.flush()
 
+    def evaluated(self, step: int, held_out: Record) -> None:
+        """Writes held-out figures down, and as points under held_out/ in TensorBoard."""
+        self.event("evaluated", step=step, held_out=held_out)
+        if self._board is not None:
+            for name, value in _numbers({"held_out": held_out}):
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+
     def close(self) -> None:
         """Writes and sends what is left. Raises StorageError when the last upload fails."""
         if self._board is not None:

@@ -13,6 +13,7 @@ from trainer.batches import BatchReader, Stream
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, check_model, check_shards, open_corpus
 from trainer.distill import DistillationLoss, Weights
+from trainer.evaluate import HeldOut
 from trainer.model import BertPretraining
 from trainer.model_config import ModelConfig
 from trainer.objectives import PretrainingLoss
@@ -87,6 +88,15 @@ def _check_shards(corpus: Corpus, lengths: list[int], ranks: Ranks) -> None:
     ranks.fail_together(error)
 
 
+def open_held_out(config: TrainConfig, corpus: Corpus) -> dict[int, HeldOut]:
+    """The validation rows of each length in training, when the config measures them. Raises CorpusError."""
+    settings = config.evaluation
+    if settings is None:
+        return {}
+    budgets = {phase.max_seq_length: phase.micro_batch_tokens for phase in config.phases}
+    return {length: HeldOut(corpus, length, budget, settings.rows) for length, budget in budgets.items()}
+
+
 def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
     """The network with its initial weights, which depend on the seed only."""
     torch.manual_seed(seed_of(config.seed, _INIT))
@@ -151,7 +161,8 @@ class LearningRates:
         self._plan = plan
         whole = config.schedule.span == "run"
         self._schedules = [
-            _schedule(config, plan.total_steps if whole else phase.steps) for phase in plan.phases
+            _schedule(config, plan.total_steps if whole else phase.steps, phase.phase.warmup)
+            for phase in plan.phases
         ]
         self._offsets = [0 if whole else phase.first_step for phase in plan.phases]
 
@@ -162,12 +173,12 @@ class LearningRates:
         return peak * self._schedules[number].factor(step - self._offsets[number])
 
 
-def _schedule(config: TrainConfig, total: int) -> Schedule:
+def _schedule(config: TrainConfig, total: int, warmup: float | None) -> Schedule:
     settings = config.schedule
     return Schedule(
         settings.shape,
         total,
-        warmup=steps_of(settings.warmup, total),
+        warmup=steps_of(settings.warmup if warmup is None else warmup, total),
         decay=steps_of(settings.decay, total),
         power=settings.power,
         end=settings.end,

@@ -20,6 +20,7 @@ _FREE = (
     "workers",
     "checkpoints",
     "logging",
+    "evaluation",
     "compile",
     "model.attention",
     "data.manifest",

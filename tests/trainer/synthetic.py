@@ -93,8 +93,12 @@ def write_corpus(
     objective: str = "nsp",
     seed: int = 1,
     full: bool = False,
+    validation_rows: Sequence[int] = (),
 ) -> Path:
-    """A corpus with one set for each length and pass; returns the path of its manifest."""
+    """A corpus with one set for each length and pass; returns the path of its manifest.
+
+    ``validation_rows`` are the rows of the shards of a validation set for each length.
+    """
     sets = []
     for length in lengths:
         for number in range(passes):
@@ -110,12 +114,23 @@ def write_corpus(
                 for i, rows in enumerate(shard_rows)
             ]
             sets.append(set_entry(name, length, number, shards))
+    for length in lengths if validation_rows else ():
+        name = f"validation-{length}"
+        shards = [
+            write_shard(
+                folder / name / f"shard-{i:05d}.parquet",
+                invented_rows(rows, length, vocab_size, objective, hash_seed(seed, name, i), full),
+                group_rows,
+            )
+            for i, rows in enumerate(validation_rows)
+        ]
+        sets.append(set_entry(name, length, 0, shards) | {"split": "validation"})
     path = folder / "manifest.json"
     path.write_bytes(dump_manifest(manifest(sets, vocab_size, objective)))
     return path
 
 
-def hash_seed(*parts: int) -> int:
+def hash_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "little")
 
 

@@ -1,6 +1,8 @@
 """Held-out figures against a plain computation, for one rank and for several."""
 
+import dataclasses
 import math
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from trainer.corpus import Corpus, open_corpus
 from trainer.evaluate import ALL, HeldOut, evaluate, figures_by_language
 from trainer.model import BertPretraining
 from trainer.objectives import STATISTICS
+from trainer.ranks import Ranks, alone
+from trainer.rows import ShardRows
 
 CPU = torch.device("cpu")
 VOCAB = 101
@@ -45,7 +49,7 @@ def test_figures_equal_a_plain_computation(corpus: Corpus) -> None:
     assert len(held_out) == 1
     batch = held_out.batch(0)
     output = model(batch)
-    found = evaluate(model, held_out, device=CPU)[ALL]
+    found = evaluate(model, held_out, alone())[ALL]
     logits = output.padded_token_logits[:, :VOCAB]
     loss = torch.nn.functional.cross_entropy(logits, batch.masked_ids).item()
     assert found["sequences"] == 26
@@ -62,7 +66,7 @@ def test_figures_equal_a_plain_computation(corpus: Corpus) -> None:
 
 
 def test_languages_add_up_to_all(corpus: Corpus) -> None:
-    found = evaluate(small_model(), HeldOut(corpus, 32, 200), device=CPU)
+    found = evaluate(small_model(), HeldOut(corpus, 32, 200), alone())
     assert set(found) == {ALL, *synthetic.LANGUAGES}
     for name in ("sequences", "masked_tokens", "pairs"):
         assert found[ALL][name] == sum(found[lang][name] for lang in synthetic.LANGUAGES)
@@ -72,45 +76,61 @@ def test_languages_add_up_to_all(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3, 40])
 def test_world_size_does_not_change_a_bit(corpus: Corpus, world_size: int) -> None:
-    """Ranks in turn; 40 ranks are more than there are micro-batches, and make the same one call."""
+    """Ranks in turn; 40 ranks are more than there are micro-batches, and make the same calls."""
     model, held_out = small_model(), HeldOut(corpus, 32, 100)
-    shares: list[torch.Tensor] = []
-    for rank in range(world_size):
-        evaluate(
-            model, held_out, device=CPU, rank=rank, world_size=world_size,
-            reduce=lambda sums: shares.append(sums.clone()),
-        )  # fmt: skip
-    assert len(shares) == world_size
-    together = evaluate(
-        model, held_out, device=CPU, rank=world_size, world_size=10**6,
-        reduce=lambda sums: sums.copy_(torch.stack(shares).sum(0)),
-    )  # fmt: skip
-    assert together == evaluate(model, held_out, device=CPU)
+    shares = [_Turn(rank, world_size, CPU, None) for rank in range(world_size)]
+    for share in shares:
+        evaluate(model, held_out, share)
+    assert [len(share.sums) for share in shares] == [1] * world_size
+    total = sum(share.sums[0] for share in shares)
+    assert figures_by_language(total.double() / (1 << 20), corpus.languages) == evaluate(
+        model, held_out, alone()
+    )
+
+
+class _Turn(Ranks):
+    """One rank of several that are evaluated one after another: keeps what it would sum."""
+
+    @cached_property
+    def sums(self) -> list[torch.Tensor]:
+        return []
+
+    def sum_on_device(self, tensor: torch.Tensor) -> torch.Tensor:
+        self.sums.append(tensor.clone())
+        return tensor
+
+
+def test_rows_that_cannot_be_read_end_the_evaluation(tmp_path: Path) -> None:
+    corpus = make_corpus(tmp_path, "validation", "nsp")
+    held_out, model = HeldOut(corpus, 32, 100), small_model().train()
+    limits = dataclasses.replace(corpus.limits(32), vocab_size=50)
+    held_out._rows = ShardRows(corpus.passes(32, "validation"), limits)
+    with pytest.raises(CorpusError, match="is outside the vocabulary of 50"):
+        evaluate(model, held_out, alone())
+    assert model.training
 
 
 def test_part_of_the_rows(corpus: Corpus) -> None:
-    assert evaluate(small_model(), HeldOut(corpus, 32, 100, rows=11), device=CPU)[ALL]["sequences"] == 11
+    assert evaluate(small_model(), HeldOut(corpus, 32, 100, rows=11), alone())[ALL]["sequences"] == 11
 
 
 def test_training_mode_is_given_back(corpus: Corpus) -> None:
     model = small_model(hidden_dropout=0.5).train()
-    first = evaluate(model, HeldOut(corpus, 32, 400), device=CPU)
+    first = evaluate(model, HeldOut(corpus, 32, 400), alone())
     assert model.training
-    assert first == evaluate(model, HeldOut(corpus, 32, 400), device=CPU)
+    assert first == evaluate(model, HeldOut(corpus, 32, 400), alone())
 
 
 def test_without_pairs_there_are_no_pair_figures(tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path, "validation", "none")
-    found = evaluate(small_model("roberta"), HeldOut(corpus, 32, 400), device=CPU)
+    found = evaluate(small_model("roberta"), HeldOut(corpus, 32, 400), alone())
     assert "pair_accuracy" not in found[ALL]
 
 
 def test_bfloat16_is_close(corpus: Corpus) -> None:
     model, held_out = BertPretraining(small_model().config), HeldOut(corpus, 32, 400)
-    exact = evaluate(model, held_out, device=CPU)[ALL]["loss"]
-    assert evaluate(model, held_out, device=CPU, dtype=torch.bfloat16)[ALL]["loss"] == pytest.approx(
-        exact, rel=2e-2
-    )
+    exact = evaluate(model, held_out, alone())[ALL]["loss"]
+    assert evaluate(model, held_out, alone(), torch.bfloat16)[ALL]["loss"] == pytest.approx(exact, rel=2e-2)
 
 
 def test_language_without_rows_is_left_out() -> None:
