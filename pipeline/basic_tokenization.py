@@ -83,8 +83,9 @@ class CharacterTable:
         if hints.any():
             suspects = kinds >= _COMPOSES
             suspects[1:] |= hints[1:] & hints[:-1]
-            if suspects.any():
-                codes, bounds = _composed(text, bounds, np.flatnonzero(suspects))
+            changing = _changing(codes, np.flatnonzero(suspects))
+            if len(changing):
+                codes, bounds = _composed(text, bounds, changing)
                 kinds = self.kind.take(codes, mode="clip")
             kinds &= _CLASS_BITS
         if self.folded is not None:
@@ -229,14 +230,32 @@ def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
     return text, np.frombuffer(text.encode("utf-32-le"), np.uint32), bounds
 
 
-def _composed(text: str, bounds: Int64, suspects: Int64) -> tuple[Codes, Int64]:
-    """The text in NFC; only the sentences of the suspect characters are looked at.
+def _changing(codes: Codes, suspects: Int64) -> Int64:
+    """Those of the suspect places where the text is not in NFC, or may not be.
+
+    A character behind a starter composes with nothing but that, so the distinct pairs are asked.
+    """
+    pairs = codes[suspects].astype(np.int64)
+    pairs[suspects > 0] |= codes[suspects[suspects > 0] - 1].astype(np.int64) << 21
+    distinct, which = np.unique(pairs, return_inverse=True)
+    changes = np.fromiter(map(_pair_changes, distinct.tolist()), bool, len(distinct))
+    return suspects[changes[which]]
+
+
+@cache
+def _pair_changes(pair: int) -> bool:
+    first, second = chr(pair >> 21), chr(pair & 0x1FFFFF)
+    return unicodedata.combining(first) != 0 or not unicodedata.is_normalized("NFC", first + second)
+
+
+def _composed(text: str, bounds: Int64, places: Int64) -> tuple[Codes, Int64]:
+    """The text in NFC; only the sentences of these places are looked at.
 
     `unicodedata.is_normalized` on the whole text would be much slower where it must look twice.
     """
     lengths = np.diff(bounds)
     parts, done = [], 0
-    for number in np.unique(np.searchsorted(bounds, suspects, side="right") - 1).tolist():
+    for number in np.unique(np.searchsorted(bounds, places, side="right") - 1).tolist():
         begin, end = int(bounds[number]), int(bounds[number + 1])
         composed = unicodedata.normalize("NFC", text[begin:end])
         lengths[number] = len(composed)

@@ -54,9 +54,14 @@ def _inside(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(low <= code <= high for low, high in ranges)
 
 
+@cache
+def _in_script_without_spaces(char: str) -> bool:
+    return _inside(ord(char), _WITHOUT_SPACES)
+
+
 def lacks_spaces(word: str) -> bool:
     """Whether at least half of the characters are of scripts that put no spaces between words."""
-    return 2 * sum(_inside(ord(char), _WITHOUT_SPACES) for char in word) >= len(word)
+    return 2 * sum(map(_in_script_without_spaces, word)) >= len(word)
 
 
 def has_large_inventory(char: str) -> bool:
@@ -64,6 +69,7 @@ def has_large_inventory(char: str) -> bool:
     return _inside(ord(char), _LARGE_INVENTORY)
 
 
+@cache
 def is_mark(char: str) -> bool:
     """Whether the character is a combining mark (a vowel sign, a tone mark, an accent)."""
     return unicodedata.category(char).startswith("M")

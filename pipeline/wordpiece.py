@@ -53,7 +53,7 @@ class WordEncoder:
         parts: list[str] = []
         counts = []
         for word in words:
-            cut = stretches(word) if scripts.lacks_spaces(word) else [word[: MAX_WORD_CHARS + 1]]
+            cut = stretches(word) if len(word) > MAX_WORD_CHARS and scripts.lacks_spaces(word) else [word]
             parts += cut
             counts.append(len(cut))
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))

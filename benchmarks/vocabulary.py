@@ -1,0 +1,139 @@
+"""The vocabulary trainer against that of `tokenizers`, on the same word counts.
+
+    python -m benchmarks.vocabulary DATA_FOLDER --size 119547 [--megabytes 20] [--theirs no] [--out FOLDER]
+
+Both get the same sentences, so the same counts, without smoothing between languages. Printed: seconds
+and hashes of two trainings of each, and pieces per word by language with either vocabulary, cut by the
+same tokenizer.
+"""
+
+import argparse
+import hashlib
+import resource
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers.models import WordPiece
+from tokenizers.trainers import WordPieceTrainer
+
+from benchmarks.texts import PARTS, sentences_by_language
+from pipeline.basic_tokenization import normalizer_for
+from pipeline.tokenization import WordPieceTokenizer
+from pipeline.vocabulary import (
+    Vocabulary,
+    counts_dict,
+    smooth_counts,
+    vocabulary_bytes,
+    word_counts,
+    write_tokenizer,
+)
+from pipeline.wordpiece_training import train
+from schemas.vocabulary import SPECIAL_TOKENS
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--size", type=int, default=119_547)
+    parser.add_argument("--megabytes", type=float, default=1e9, help="of each language at most")
+    parser.add_argument("--smoothing", type=float, default=1.0)
+    parser.add_argument("--min-count", type=int, default=2)
+    parser.add_argument("--theirs", choices=["yes", "no"], default="yes")
+    parser.add_argument("--out", help="folder for the vocabulary")
+    arguments = parser.parse_args()
+    texts = {
+        lang: cut(sentences, arguments.megabytes * 1e6)
+        for lang, sentences in sentences_by_language(arguments.data, PARTS).items()
+    }
+    begin = time.perf_counter()
+    tables = {lang: word_counts(sentences, cased=True) for lang, sentences in texts.items()}
+    megabytes = sum(len(s.encode()) for sentences in texts.values() for s in sentences) / 1e6
+    print(
+        f"{megabytes:.0f} MB of text in {len(texts)} languages; counted in {time.perf_counter() - begin:.0f} s"
+    )
+    counts = smooth_counts({lang: counts_dict(table) for lang, table in tables.items()}, arguments.smoothing)
+    counts = {word: count for word, count in counts.items() if count >= arguments.min_count}
+    print(f"{len(counts)} distinct words")
+    ours = ours_twice(counts, arguments.size)
+    if arguments.out:
+        write_tokenizer(arguments.out, ours, True)
+    if arguments.theirs == "yes":
+        theirs = theirs_twice(texts, arguments.size)
+        compare(tables, ours, theirs)
+
+
+def cut(sentences: list[str], size: float) -> list[str]:
+    """The first sentences up to a size in bytes."""
+    out = []
+    for sentence in sentences:
+        size -= len(sentence.encode())
+        if size < 0:
+            break
+        out.append(sentence)
+    return out
+
+
+def report(name: str, pieces: list[str], begin: float) -> None:
+    digest = hashlib.sha256(vocabulary_bytes(pieces)).hexdigest()[:16]
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    print(f"{name}: {len(pieces)} pieces, {time.perf_counter() - begin:.0f} s, "
+          f"sha256 {digest}, peak so far {peak:.2f} GB", flush=True)  # fmt: skip
+
+
+def ours_twice(counts: dict[str, int], size: int) -> list[str]:
+    pieces: list[str] = []
+    for words in (counts, dict(reversed(counts.items()))):
+        begin = time.perf_counter()
+        training = train(words, size)
+        pieces = training.pieces
+        report("ours", pieces, begin)
+    return pieces
+
+
+def theirs_twice(texts: dict[str, list[str]], size: int) -> list[str]:
+    pieces: list[str] = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizer_for(True, "keep")
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        special = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, 100))]
+        trainer = WordPieceTrainer(
+            vocab_size=size, special_tokens=special, limit_alphabet=100_000, show_progress=False
+        )
+        tokenizer.train_from_iterator((s for sentences in texts.values() for s in sentences), trainer)
+        vocabulary = tokenizer.get_vocab()
+        pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+        report("theirs", pieces, begin)
+    return pieces
+
+
+def compare(tables: dict[str, pa.Table], ours: list[str], theirs: list[str]) -> None:
+    """Pieces per word of either vocabulary."""
+    tokenizers = [WordPieceTokenizer(Vocabulary(pieces, cased=True)) for pieces in (ours, theirs)]
+    worse = []
+    total = [0, 0, 0]
+    print(f"{'lang':10}{'words':>10}{'ours':>8}{'theirs':>8}{'ratio':>8}{'UNK ours':>10}{'UNK theirs':>11}")
+    for lang in sorted(tables, key=lambda lang: -tables[lang]["count"].to_numpy().sum()):
+        counts = tables[lang]["count"].to_numpy()
+        pieces, unknown = [], []
+        for tokenizer in tokenizers:
+            ids, offsets = tokenizer.encode_batch(tables[lang]["word"])
+            pieces.append(int(((offsets[1:] - offsets[:-1]) * counts).sum()))
+            missing = ids[offsets[:-1]] == tokenizer.vocabulary.unknown_id
+            unknown.append(int(counts[missing].sum()))
+        words = max(int(counts.sum()), 1)
+        ratio = pieces[0] / max(pieces[1], 1)
+        total = [total[0] + words, total[1] + pieces[0], total[2] + pieces[1]]
+        if ratio > 1:
+            worse.append((round(ratio, 4), lang))
+        print(f"{lang:10}{words:10}{pieces[0] / words:8.4f}{pieces[1] / words:8.4f}{ratio:8.4f}"
+              f"{unknown[0]:10}{unknown[1]:11}")  # fmt: skip
+    print(f"all: {total[1] / total[0]:.4f} against {total[2] / total[0]:.4f}; "
+          f"{len(worse)} languages worse: {sorted(worse)[-8:]}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
