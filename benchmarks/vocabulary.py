@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
@@ -24,7 +25,8 @@ from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import (
     Vocabulary,
     counts_dict,
-    smooth_counts,
+    frequent_words,
+    smooth_tables,
     vocabulary_bytes,
     word_counts,
     write_tokenizer,
@@ -50,11 +52,10 @@ def main() -> None:
     begin = time.perf_counter()
     tables = {lang: word_counts(sentences, cased=True) for lang, sentences in texts.items()}
     megabytes = sum(len(s.encode()) for sentences in texts.values() for s in sentences) / 1e6
-    print(
-        f"{megabytes:.0f} MB of text in {len(texts)} languages; counted in {time.perf_counter() - begin:.0f} s"
-    )
-    counts = smooth_counts({lang: counts_dict(table) for lang, table in tables.items()}, arguments.smoothing)
-    counts = {word: count for word, count in counts.items() if count >= arguments.min_count}
+    print(f"{megabytes:.0f} MB in {len(texts)} languages; counted in {time.perf_counter() - begin:.0f} s")
+    totals = {lang: pc.sum(table["count"]).as_py() or 0 for lang, table in tables.items()}
+    smoothed = smooth_tables(tables, totals, arguments.smoothing)
+    counts = counts_dict(frequent_words(smoothed, arguments.min_count))
     print(f"{len(counts)} distinct words")
     ours = ours_twice(counts, arguments.size)
     if arguments.out:

@@ -21,7 +21,8 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.uint32] | npt.NDArray[np.uint8]
+# uint8 for text that is all ASCII, else uint32.
+Codes = npt.NDArray[Any]
 Accents = Literal["keep", "strip", "strip_letters"]
 
 # Text that is worked on at a time: small enough for the arrays to stay in the caches.
@@ -239,7 +240,8 @@ def _changing(codes: Codes, suspects: Int64) -> Int64:
     pairs[suspects > 0] |= codes[suspects[suspects > 0] - 1].astype(np.int64) << 21
     distinct, which = np.unique(pairs, return_inverse=True)
     changes = np.fromiter(map(_pair_changes, distinct.tolist()), bool, len(distinct))
-    return suspects[changes[which]]
+    changing: Int64 = suspects[changes[which]]
+    return changing
 
 
 @cache

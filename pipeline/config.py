@@ -90,11 +90,18 @@ class Vocabulary(Section):
     size: Annotated[int, Field(ge=300, le=2_000_000)] = 30_522
     """Pieces in all, special tokens included."""
     cased: bool = True
-    """Keep case and accents."""
+    """Keep the case of letters."""
+    accents: Literal["keep", "strip", "strip_letters"] | None = None
+    """Keep accents; strip every combining mark as BERT's uncased models do, which costs Indic scripts
+    their vowel signs; or strip the diacritics of Latin, Greek and Cyrillic letters only. Default: keep
+    for a cased vocabulary, strip_letters for an uncased one, strip for an uncased one from a file."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Exponent on the languages' shares of words (mBERT)."""
     min_count: Annotated[int, Field(ge=1)] = 2
-    """Words seen less often are not used for training."""
+    """Words seen less often are not used for training; single characters always are, and words of
+    scripts without spaces, which seldom come twice."""
+    max_words: Annotated[int, Field(ge=1000)] = 500_000
+    """Distinct words of each language that are used for training, the most frequent ones."""
     unused: Annotated[int, Field(ge=0)] = 99
     """Number of [unusedN] slots after the special tokens."""
 

@@ -50,6 +50,11 @@ _LARGE_INVENTORY = (
 )
 
 
+def without_spaces_pattern() -> str:
+    """A regular expression (RE2) for one character of a script without spaces between words."""
+    return "[" + "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in _WITHOUT_SPACES) + "]"
+
+
 def _inside(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(low <= code <= high for low, high in ranges)
 
@@ -62,6 +67,11 @@ def _in_script_without_spaces(char: str) -> bool:
 def lacks_spaces(word: str) -> bool:
     """Whether at least half of the characters are of scripts that put no spaces between words."""
     return 2 * sum(map(_in_script_without_spaces, word)) >= len(word)
+
+
+def has_vowel_signs(char: str) -> bool:
+    """Whether the script's vowels (or voiced consonants) lose their marks when accents are stripped."""
+    return 0x0900 <= ord(char) <= 0x109F or 0x1780 <= ord(char) <= 0x17FF or 0x3040 <= ord(char) <= 0x30FF
 
 
 def has_large_inventory(char: str) -> bool:

@@ -1,6 +1,8 @@
 """Stage vocabulary: word counts by language over the training documents, then the WordPiece vocabulary."""
 
+import logging
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +14,7 @@ import pyarrow.compute as pc
 import ray
 
 from cluster import storage
+from pipeline.basic_tokenization import Accents
 from pipeline.commit import PartWriter, StageFolder
 from pipeline.config import BuildConfig
 from pipeline.progress import Progress
@@ -23,14 +26,21 @@ from pipeline.stage_split import split_of
 from pipeline.vocabulary import (
     VOCABULARY_NAME,
     Vocabulary,
+    accents_of,
+    counts_dict,
+    frequent_words,
+    languages_losing_marks,
     load_vocabulary,
     merge_word_counts,
-    smooth_counts,
+    most_frequent,
+    smooth_tables,
     vocabulary_bytes,
     word_counts,
     write_tokenizer,
 )
-from pipeline.wordpiece_training import train
+from pipeline.wordpiece_training import MAX_WORDS, train
+
+logger = logging.getLogger("bertmill")
 
 Folding = dict[str, Any]
 Pending = npt.NDArray[np.int64]
@@ -64,8 +74,9 @@ def run_vocabulary(
     """Trains the vocabulary, or takes the one that the config names, and writes the tokenizer files."""
     settings = config.vocabulary
     if settings.path is not None:
+        accents = accents_of(settings.cased, settings.accents, trained=False)
         given = load_vocabulary(settings.path, settings.cased)
-        return _write(config, given.pieces, {})
+        return _write(config, given.pieces, accents, {})
     split = vars(split_of(config))
     inputs = [deduplicated.stage_hash, settings.model_dump(mode="json"), split]
     stage = StageFolder.create(work_uri, "vocabulary", *inputs)
@@ -77,13 +88,21 @@ def run_vocabulary(
         storage.put_bytes(stage.path(PIECES), vocabulary_bytes(pieces))
         marker = stage.commit("vocabulary", [], counts)
     pieces = storage.read_bytes(stage.path(PIECES)).decode().split("\n")[:-1]
-    return _write(config, pieces, marker.counts)
+    return _write(config, pieces, _accents(config), marker.counts)
 
 
-def _write(config: BuildConfig, pieces: list[str], counts: dict[str, Any]) -> VocabularyReady:
+def _accents(config: BuildConfig) -> Accents:
+    return accents_of(config.vocabulary.cased, config.vocabulary.accents, trained=True)
+
+
+def _write(
+    config: BuildConfig, pieces: list[str], accents: Accents, counts: dict[str, Any]
+) -> VocabularyReady:
     folder = storage.join(config.output, TOKENIZER_FOLDER)
     longest = max(length.max_seq_length for length in config.instances.lengths)
-    vocabulary = write_tokenizer(folder, pieces, cased=config.vocabulary.cased, max_length=longest)
+    vocabulary = write_tokenizer(
+        folder, pieces, cased=config.vocabulary.cased, accents=accents, max_length=longest
+    )
     path = f"{TOKENIZER_FOLDER}/{VOCABULARY_NAME}"
     return VocabularyReady(vocabulary, storage.join(config.output, path), path, counts)
 
@@ -103,14 +122,15 @@ def _count(config: BuildConfig, stage: StageFolder, extracted: Extracted, dedupl
     )
     losers = ray.put(deduplicated.losers)
     split = split_of(config)
-    folding: Folding = {"cased": config.vocabulary.cased}
-    min_count = config.vocabulary.min_count
+    folding: Folding = {"cased": config.vocabulary.cased, "accents": _accents(config)}
+    settings = config.vocabulary
+    per_language = -(-settings.max_words // buckets)
 
     def emit(row: Row) -> Iterator[pa.Table]:
         yield from _part_counts(Part(**row), ray.get(losers), split, folding, buckets, pending)
 
     def reduce(bucket: int, table: pa.Table) -> Row:
-        return {"words": _commit_counts(stage, ids[bucket], table, min_count)}
+        return {"words": _commit_counts(stage, ids[bucket], table, settings.min_count, per_language)}
 
     if not len(pending):
         return
@@ -118,7 +138,7 @@ def _count(config: BuildConfig, stage: StageFolder, extracted: Extracted, dedupl
         progress.advance(result["words"])
     for bucket in pending.tolist():
         if stage.marker(ids[bucket]) is None:  # no word fell into it
-            _commit_counts(stage, ids[bucket], WORD_COUNTS.empty_table(), min_count)
+            _commit_counts(stage, ids[bucket], WORD_COUNTS.empty_table(), 1, 1)
 
 
 def _part_counts(
@@ -143,37 +163,56 @@ def _word_bucket(words: pa.ChunkedArray, buckets: int) -> Pending:
     return np.array([zlib.crc32(word.encode()) % buckets for word in words.to_pylist()], dtype=np.int64)
 
 
-def _commit_counts(stage: StageFolder, unit_id: str, table: pa.Table, min_count: int) -> int:
-    """Sums up a bucket; a word is kept when all languages together have it often enough."""
+def _commit_counts(
+    stage: StageFolder, unit_id: str, table: pa.Table, min_count: int, per_language: int
+) -> int:
+    """Sums up a bucket, and keeps the words that occur often enough in all languages together."""
     summed = table.group_by(["lang", "word"]).aggregate([("count", "sum")])
     summed = summed.rename_columns({"count_sum": "count"}).select(WORD_COUNTS.names)
-    totals = summed.group_by("word").aggregate([("count", "sum")])
-    frequent = totals.filter(pc.greater_equal(totals["count_sum"], min_count))["word"]
-    kept = summed.filter(pc.is_in(summed["word"], value_set=frequent.combine_chunks()))
-    kept = kept.sort_by([("lang", "ascending"), ("word", "ascending")])
+    totals = merge_word_counts([summed.select(["word", "count"])])
+    frequent = frequent_words(totals, min_count)
+    wanted = summed.filter(pc.is_in(summed["word"], value_set=frequent["word"].combine_chunks()))
+    parts, words_by_language = [WORD_COUNTS.empty_table()], {}
+    for lang in sorted(pc.unique(summed["lang"]).to_pylist()):
+        words_by_language[lang] = pc.sum(summed.filter(pc.equal(summed["lang"], lang))["count"]).as_py()
+        part = most_frequent(wanted.filter(pc.equal(wanted["lang"], lang)), per_language)
+        parts.append(part.select(WORD_COUNTS.names).sort_by("word").cast(WORD_COUNTS))
+    kept = pa.concat_tables(parts)
     name = f"{unit_id}.parquet"
     with PartWriter(WORD_COUNTS, stage.path(name), name) as writer:
         writer.write(kept)
-        counts = {"distinct": totals.num_rows, "frequent": len(frequent)}
+        counts = {
+            "distinct": totals.num_rows,
+            "frequent": frequent.num_rows,
+            "left_out": wanted.num_rows - kept.num_rows,
+            "words_by_language": words_by_language,
+        }
         stage.commit(unit_id, [writer.finish()], counts)
     return int(totals.num_rows)
 
 
 def _train(config: BuildConfig, stage: StageFolder) -> tuple[list[str], dict[str, Any]]:
-    by_lang: dict[str, dict[str, int]] = {}
-    totals = {"distinct": 0, "frequent": 0}
+    tables: dict[str, list[pa.Table]] = {}
+    totals = dict.fromkeys(("distinct", "frequent", "left_out"), 0)
+    words: Counter[str] = Counter()
     for unit_id, marker in stage.finished().items():
         if not unit_id.startswith("words-"):
             continue
         totals = {name: totals[name] + marker.counts[name] for name in totals}
+        words.update(marker.counts["words_by_language"])
         table = storage.parquet_file(stage.path(f"{unit_id}.parquet")).read()
         for lang in pc.unique(table["lang"]).to_pylist():
-            rows = table.filter(pc.equal(table["lang"], lang))
-            by_lang.setdefault(lang, {}).update(
-                zip(rows["word"].to_pylist(), rows["count"].to_pylist(), strict=True)
-            )
-    smoothed = smooth_counts(by_lang, config.vocabulary.smoothing)
-    training = train(smoothed, config.vocabulary.size, config.vocabulary.unused)
+            of_lang = table.filter(pc.equal(table["lang"], lang))
+            tables.setdefault(lang, []).append(of_lang.select(["word", "count"]))
+    by_lang = {lang: merge_word_counts(parts) for lang, parts in sorted(tables.items())}
+    losing = languages_losing_marks(by_lang) if _accents(config) == "strip" else []
+    if losing:
+        message = "vocabulary.accents strip: %s lose vowel signs or voicing marks; strip_letters keeps them"
+        logger.warning(message, ", ".join(losing))
+    smoothed = smooth_tables(by_lang, words, config.vocabulary.smoothing)
+    training = train(
+        counts_dict(most_frequent(smoothed, 2 * MAX_WORDS)), config.vocabulary.size, config.vocabulary.unused
+    )
     account = {name: value for name, value in vars(training).items() if name != "pieces"}
-    words = {lang: sum(counts.values()) for lang, counts in sorted(by_lang.items())}
-    return training.pieces, {**account, **totals, "words_by_language": words}
+    account |= {"words_by_language": dict(sorted(words.items())), "languages_losing_marks": losing}
+    return training.pieces, {**account, **totals}

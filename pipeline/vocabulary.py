@@ -2,17 +2,22 @@
 
 import hashlib
 import json
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from functools import cache
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
 from cluster import storage
+from pipeline import scripts
+from pipeline.alphabet import VocabularyError
 from pipeline.basic_tokenization import (
     Accents,
     as_array,
@@ -22,7 +27,7 @@ from pipeline.basic_tokenization import (
     normalizer_for,
     split_words,
 )
-from pipeline.wordpiece_training import VocabularyError, train_wordpiece
+from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
@@ -94,7 +99,7 @@ def word_counts(
 
 def merge_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
     """The sums of several tables of word counts, sorted by word; exact up to 2^63."""
-    merged = pa.concat_tables([WORD_COUNTS.empty_table(), *tables])
+    merged = pa.concat_tables([WORD_COUNTS.empty_table(), *(table.cast(WORD_COUNTS) for table in tables)])
     summed = merged.group_by("word").aggregate([("count", "sum")])
     summed = pa.table([summed["word"], summed["count_sum"]], schema=WORD_COUNTS)
     return summed.sort_by("word").combine_chunks()
@@ -148,12 +153,86 @@ def scaled_count(count: int, factor: Decimal) -> int:
     return int((count * factor).to_integral_value(ROUND_HALF_EVEN))
 
 
+def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
+    """The words that occur ``min_count`` times, and all that a threshold must not cost.
+
+    Single characters stay, for the alphabet; so do the words of scripts without spaces, which are
+    whole phrases and seldom come twice.
+    """
+    words = table["word"]
+    stays = pc.or_(
+        pc.greater_equal(table["count"], min_count),
+        pc.or_(
+            pc.equal(pc.utf8_length(words), 1),
+            pc.match_substring_regex(words, scripts.without_spaces_pattern()),
+        ),
+    )
+    return table.filter(stays)
+
+
+def most_frequent(table: pa.Table, limit: int) -> pa.Table:
+    """The ``limit`` most frequent words, sorted by word.
+
+    Among equally frequent ones a hash decides, not the alphabet, which would cost the last scripts
+    of Unicode most.
+    """
+    if table.num_rows <= limit:
+        return table
+    ranks = pa.array([zlib.crc32(word.encode()) for word in table["word"].to_pylist()], pa.uint32())
+    ranked = table.append_column("rank", ranks).sort_by(
+        [("count", "descending"), ("rank", "ascending"), ("word", "ascending")]
+    )
+    return ranked.slice(0, limit).drop_columns("rank").sort_by("word").combine_chunks()
+
+
+def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exponent: float) -> pa.Table:
+    """`smooth_counts` on tables of word counts, for vocabularies too large for dictionaries.
+
+    ``totals`` are the languages' words in all, those of rows left out of the tables included.
+    """
+    factors = smoothing_factors(totals, exponent)
+    parts = []
+    for lang in sorted(factors.keys() & tables.keys()):
+        counts = tables[lang]["count"].to_numpy()
+        distinct, which = np.unique(counts, return_inverse=True)
+        scaled = np.array([scaled_count(count, factors[lang]) for count in distinct.tolist()], np.int64)
+        parts.append(pa.table([tables[lang]["word"], pa.array(scaled[which])], schema=WORD_COUNTS))
+    return merge_word_counts(parts)
+
+
+def languages_losing_marks(tables: Mapping[str, pa.Table]) -> list[str]:
+    """Languages of which a tenth of the words are in scripts that lose vowel signs with their accents."""
+    losing = []
+    for lang, table in sorted(tables.items()):
+        firsts = pc.utf8_slice_codeunits(table["word"], 0, 1)
+        affected = pc.filter(table["count"], pc.is_in(firsts, value_set=_vowel_sign_characters()))
+        if 10 * (pc.sum(affected).as_py() or 0) >= (pc.sum(table["count"]).as_py() or 1):
+            losing.append(lang)
+    return losing
+
+
+@cache
+def _vowel_sign_characters() -> pa.Array:
+    return pa.array([chr(code) for code in range(0x3100) if scripts.has_vowel_signs(chr(code))], pa.string())
+
+
 # ---------------------------------------------------------------- files
 
 
 def vocabulary_bytes(pieces: list[str]) -> bytes:
     """vocab.txt: one piece a line."""
     return "".join(piece + "\n" for piece in pieces).encode()
+
+
+def accents_of(cased: bool, accents: Accents | None, trained: bool) -> Accents:
+    """What is done with accents when the config leaves it open.
+
+    A vocabulary trained here never costs a script its vowel signs; one that is given was made with
+    BERT's rule.
+    """
+    if accents is not None:
+        return accents
+    return "strip_letters" if trained and not cased else default_accents(cased)
 
 
 def write_tokenizer(

@@ -14,16 +14,17 @@ is a few NumPy operations on the places where the pair stands.
 
 import heapq
 import logging
+import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from pipeline import scripts
+from pipeline.alphabet import VocabularyError, choose_alphabet
 from pipeline.wordpiece import MAX_WORD_CHARS, WordEncoder, stretches
-from schemas.errors import ConfigError
 from schemas.vocabulary import CONTINUATION, SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -33,19 +34,11 @@ Int64 = npt.NDArray[np.int64]
 
 MAX_WORDS = 2_000_000
 MAX_LETTERS = 24_000_000
-# Letters of an alphabet that are rarer than this among its letters may be left out.
-_ALPHABET_COVERAGE = 0.99999
-# Rare letters and ideographs may fill this share of the vocabulary.
-_ALPHABET_SHARE = 0.5
 # How many merged pieces are made for one that stays.
 _SURPLUS = 1.15
 _COUNT_LIMIT = 1 << 62
-# Words that are cut at a time when the use of the pieces is counted.
-_ENCODED_WORDS = 100_000
-
-
-class VocabularyError(ConfigError):
-    """No vocabulary of the size asked for can be made of these words."""
+# Words that are worked on at a time, for bounded memory.
+_WORDS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
@@ -92,7 +85,7 @@ def train(
     opening = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, unused + 1))]
     free = size - len(opening)
     selected = _select_words(counts, max_words, max_letters)
-    alphabet = choose_alphabet(selected.words, free, size)
+    alphabet = choose_alphabet(counts.items(), free, size)
     usable = [(word, count) for word, count in selected.words if alphabet.covers(word)]
     wanted = free - len(alphabet.pieces)
     merges = _Merges(usable, alphabet.pieces)
@@ -137,7 +130,7 @@ class _Selection:
 
 
 def _select_words(counts: Mapping[str, int], max_words: int, max_letters: int) -> _Selection:
-    """The most frequent words within the limits, most frequent first; equal counts by the word."""
+    """The most frequent words within the limits, most frequent first; equal counts by a hash."""
     total = sum(counts.values())
     if total >= _COUNT_LIMIT:
         raise VocabularyError(f"word counts add up to {total}, over 2^62")
@@ -145,7 +138,7 @@ def _select_words(counts: Mapping[str, int], max_words: int, max_letters: int) -
     too_long = 0
     if len(usable) < len(counts):
         usable, too_long = _cut_long_words(counts)
-    words = sorted(usable.items(), key=lambda item: (-item[1], item[0]))
+    words = sorted(usable.items(), key=lambda item: (-item[1], zlib.crc32(item[0].encode()), item[0]))
     letters = np.cumsum([len(word) for word, _ in words], dtype=np.int64)
     keep = min(max_words, int(np.searchsorted(letters, max_letters, side="right")))
     pruned = words[keep:]
@@ -171,101 +164,6 @@ def _cut_long_words(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
     return out, too_long
 
 
-# ---------------------------------------------------------------- alphabet
-
-
-@dataclass(frozen=True)
-class Alphabet:
-    """The single characters of a vocabulary, as pieces that open a word and that go on in one."""
-
-    pieces: list[str]
-    # The characters left out with their counts, the most frequent first, and the forms they would have.
-    rest: list[tuple[str, int]]
-    rest_forms: dict[str, list[str]]
-    total: int
-
-    @property
-    def left_out_share(self) -> float:
-        """The share of all characters of the text that have no piece."""
-        return sum(count for _, count in self.rest) / max(self.total, 1)
-
-    def widened(self, places: int) -> "Alphabet":
-        """With the most frequent of the rest that fit in so many places."""
-        pieces, taken = list(self.pieces), 0
-        for char, _ in self.rest:
-            forms = self.rest_forms[char]
-            if len(forms) > places:
-                break
-            pieces += forms
-            places -= len(forms)
-            taken += 1
-        return Alphabet(sorted(pieces, key=_piece_order), self.rest[taken:], self.rest_forms, self.total)
-
-    def covers(self, word: str) -> bool:
-        """Whether the word can be written with these pieces."""
-        return word[0] in self._pieces and all(CONTINUATION + char in self._pieces for char in word[1:])
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_pieces", frozenset(self.pieces))
-
-    _pieces: frozenset[str] = frozenset()
-
-
-def choose_alphabet(words: Iterable[tuple[str, int]], free: int, size: int) -> Alphabet:
-    """Which characters become pieces of their own.
-
-    1. Of every alphabet that occurs (Latin, Devanagari, Thai, ...), the most frequent letters that
-       make up 99.999 % of its letters, always, both as opening and as inner piece where words go on.
-    2. All other characters (rarer letters, ideographs, syllables, signs), the most frequent first,
-       while the alphabet fills no more than half of the free places.
-
-    Equal counts are settled by code point. Raises VocabularyError when rule 1 alone does not fit.
-    """
-    opening: Counter[str] = Counter()
-    inner: Counter[str] = Counter()
-    for word, count in words:
-        opening[word[0]] += count
-        for char in word[1:]:
-            inner[char] += count
-    both = opening + inner
-    needed = _letters_needed(both)
-    # A letter may open a word later even if it never did here; a sign that stands alone stays so.
-    forms = {char: [char, CONTINUATION + char] if char in inner else [char] for char in both}
-    pieces = [piece for char in needed for piece in forms[char]]
-    if len(pieces) > free:
-        raise VocabularyError(
-            f"vocabulary.size {size}: the alphabets of these texts alone need {len(pieces)} pieces, "
-            f"and {max(free, 0)} are left beside the special tokens and unused slots"
-        )
-    chosen = set(needed)
-    rest = sorted(((c, n) for c, n in both.items() if c not in chosen), key=lambda item: (-item[1], item[0]))
-    places = max(int(free * _ALPHABET_SHARE) - len(pieces), 0)
-    return Alphabet(sorted(pieces, key=_piece_order), rest, forms, both.total()).widened(places)
-
-
-def _piece_order(piece: str) -> tuple[bool, str]:
-    """Opening pieces first, each kind by code point."""
-    return piece.startswith(CONTINUATION) and piece != CONTINUATION, piece
-
-
-def _letters_needed(both: Counter[str]) -> list[str]:
-    alphabets: dict[str, list[str]] = {}
-    for char in sorted(both, key=lambda char: (-both[char], char)):
-        name = scripts.alphabet_of(char)
-        if name is not None:
-            alphabets.setdefault(name, []).append(char)
-    needed = []
-    for chars in alphabets.values():
-        enough = _ALPHABET_COVERAGE * sum(both[char] for char in chars)
-        covered = 0
-        for char in chars:
-            if covered >= enough:
-                break
-            needed.append(char)
-            covered += both[char]
-    return needed
-
-
 def _drop_least_used(
     words: list[tuple[str, int]], alphabet: list[str], made: list[str], surplus: int
 ) -> list[str]:
@@ -274,8 +172,8 @@ def _drop_least_used(
     numbers |= {piece: len(made) for piece in alphabet}
     encoder = WordEncoder(numbers, len(made))
     uses = np.zeros(len(made) + 1, np.int64)
-    for begin in range(0, len(words), _ENCODED_WORDS):
-        part = words[begin : begin + _ENCODED_WORDS]
+    for begin in range(0, len(words), _WORDS_AT_ONCE):
+        part = words[begin : begin + _WORDS_AT_ONCE]
         ids, offsets = encoder.encode([word for word, _ in part])
         counts = np.fromiter((count for _, count in part), np.int64, len(part))
         np.add.at(uses, ids, np.repeat(counts, np.diff(offsets)))

@@ -8,10 +8,15 @@ from transformers import AutoTokenizer, BertTokenizerFast
 
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import (
+    accents_of,
     count_words,
+    frequent_words,
+    languages_losing_marks,
     load_vocabulary,
     merge_word_counts,
+    most_frequent,
     smooth_counts,
+    smooth_tables,
     smoothing_factors,
     train_wordpiece,
     word_counts,
@@ -78,6 +83,55 @@ def test_smoothing_loses_no_word_and_hangs_on_no_order(by_lang, exponent):
         assert count >= sum(words.get(word, 0) for words in by_lang.values())
     if exponent == 1.0:
         assert sum(smoothed.values()) == sum(sum(words.values()) for words in by_lang.values())
+
+
+def counts_table(words):
+    return pa.table([list(words), pa.array(words.values(), pa.int64())], schema=merge_word_counts([]).schema)
+
+
+@given(
+    st.dictionaries(st.text("abcกข", min_size=1, max_size=3), st.integers(1, 9)),
+    st.integers(0, 40),
+    st.randoms(),
+)
+def test_the_most_frequent_words_hang_on_no_order(words, limit, chance):
+    table = merge_word_counts([counts_table(words)])
+    shuffled = table.take(pa.array(chance.sample(range(len(words)), len(words)), pa.int64()))
+    kept = most_frequent(table, limit)
+    assert kept.num_rows == min(limit, len(words))
+    assert kept.sort_by("word").equals(most_frequent(shuffled, limit).sort_by("word"))
+    if 0 < kept.num_rows < len(words):
+        left = set(words) - set(kept["word"].to_pylist())
+        assert min(kept["count"].to_pylist()) >= max(words[word] for word in left)
+
+
+def test_a_threshold_costs_no_letter_and_no_phrase_of_a_script_without_spaces():
+    table = counts_table({"river": 5, "stream": 1, "ß": 1, "ก็ดี": 1, "すし": 1, "川": 1, "река": 1})
+    assert frequent_words(table, 2)["word"].to_pylist() == ["river", "ß", "ก็ดี", "すし", "川"]
+
+
+def test_tables_are_smoothed_as_dictionaries_are():
+    by_lang = {"en": {"a": 700, "b": 31}, "de": {"b": 9, "c": 2}, "sv": {"a": 1}}
+    totals = {lang: sum(words.values()) for lang, words in by_lang.items()}
+    tables = {lang: counts_table(words) for lang, words in by_lang.items()}
+    smoothed = smooth_tables(tables, totals, 0.7)
+    assert dict(zip(*smoothed.to_pydict().values(), strict=True)) == smooth_counts(by_lang, 0.7)
+
+
+def test_languages_that_stripped_accents_damage_are_named():
+    """Case pipeline-008."""
+    words = {
+        "hi": {"नदी": 9, "OK": 1},
+        "ja": {"川": 5, "の": 4},
+        "en": {"river": 9, "นา": 0},
+        "th": {"กำ": 1},
+    }
+    tables = {lang: counts_table(counts) for lang, counts in words.items()}
+    assert languages_losing_marks(tables) == ["hi", "ja", "th"]
+    assert accents_of(False, None, trained=True) == "strip_letters"
+    assert accents_of(False, None, trained=False) == "strip"
+    assert accents_of(True, None, trained=True) == "keep"
+    assert accents_of(True, "strip", trained=True) == "strip"
 
 
 def test_a_language_without_words_has_no_factor():

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.wordpiece_training import VocabularyError, choose_alphabet, train, train_wordpiece
+from pipeline.alphabet import VocabularyError, choose_alphabet
+from pipeline.wordpiece_training import train, train_wordpiece
 from schemas.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.bert_reference import ROOT, sample_sentences
 
