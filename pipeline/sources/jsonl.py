@@ -11,6 +11,7 @@ from pipeline.units import Unit
 from schemas.errors import InputError
 
 _WIKI_HOST = re.compile(r"([a-z][a-z0-9-]*)\.(?:m\.)?wik[a-z]+\.org")
+_SNAPSHOT = re.compile(r"(?:^|[/=])(\d{8})\.[a-z]")
 _LANG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
@@ -21,9 +22,7 @@ def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
         if not row.owned:
             return
         lang = row_language(row, unit)
-        page_id = str(
-            row.values.get("id") if row.values.get("id") is not None else f"{unit.name}:{row.place}"
-        )
+        page_id = row_id(row, unit)
         title = str(row.values.get("title") or "")
         if row.oversize:
             yield Skip(page_id, title, lang or unit.lang or "und", "too-large")
@@ -32,7 +31,21 @@ def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
         elif not row.values[unit.text_field]:
             yield Skip(page_id, title, lang, "empty")
         else:
-            yield RawDocument(page_id, _revision(row), title, lang, row.values[unit.text_field], "plain")
+            yield RawDocument(
+                page_id, _revision(row, unit), title, lang, row.values[unit.text_field], "plain"
+            )
+
+
+def row_id(row: Row, unit: Unit) -> str:
+    """What names a row in its source: its id, or its place where it has none.
+
+    The ids of published extracts are those of the wiki's pages, the same page in every file and snapshot.
+    Those of other files are only taken to be unique in their file.
+    """
+    own = row.values.get("id")
+    if own is not None and unit.kind == "wikipedia_parquet":
+        return str(own)
+    return f"{unit.name}:{row.place if own is None else own}"
 
 
 def row_language(row: Row, unit: Unit) -> str | None:
@@ -47,6 +60,10 @@ def row_language(row: Row, unit: Unit) -> str | None:
     return host[1] if host else None
 
 
-def _revision(row: Row) -> int:
-    value = row.values.get("revision") or row.values.get("revid") or 0
-    return int(value) if str(value).isdigit() else 0
+def _revision(row: Row, unit: Unit) -> int:
+    """The row's own revision, or the date of the snapshot, so that the newer of two snapshots counts."""
+    value = str(row.values.get("revision") or row.values.get("revid") or "")
+    if value.isdigit():
+        return int(value)
+    date = _SNAPSHOT.search(unit.uri) if unit.kind == "wikipedia_parquet" else None
+    return int(date[1]) if date else 0

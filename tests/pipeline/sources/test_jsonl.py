@@ -1,18 +1,22 @@
 import gzip
 import json
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import BuildConfig, Source
+from pipeline.config import BuildConfig, Extraction, Source
+from pipeline.extract import extract_unit
+from pipeline.funnel import Funnel
 from pipeline.plan import plan_units
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.jsonl import read_row_documents
 from pipeline.sources.plain_plan import plan_plain_file
 from pipeline.sources.reader import read_unit
 from schemas.errors import ConfigError, InputError, StorageError
+from tests.pipeline.sources.dumps import LTG
 
 
 def _read(path: Path, unit_bytes: int = 1 << 20, kind: str = "jsonl", lang: str | None = None) -> list:
@@ -35,7 +39,7 @@ RECORDS = [
 def test_rows_do_not_depend_on_the_units(tmp_path: Path, unit_bytes: int) -> None:
     documents = _read(_write(tmp_path / "a.jsonl", RECORDS), unit_bytes)
     assert documents == [
-        RawDocument(str(r["id"]), 0, r["title"], r["lang"], r["text"], "plain") for r in RECORDS
+        RawDocument(f"a.jsonl:{r['id']}", 0, r["title"], r["lang"], r["text"], "plain") for r in RECORDS
     ]
 
 
@@ -59,6 +63,7 @@ def test_the_layout_of_published_wikipedia_extracts(tmp_path: Path) -> None:
     documents = _read(path, unit_bytes=300, kind="wikipedia_parquet")
     assert [document.page_id for document in documents] == [str(n) for n in range(10)]
     assert {document.lang for document in documents} == {"nds-nl"}
+    assert {document.revision for document in documents} == {20231101}
     other = path.rename(tmp_path / "part.parquet")
     assert _read(other, kind="wikipedia_parquet")[0].lang == "nds-nl"
 
@@ -92,7 +97,7 @@ def test_text_that_is_no_utf_8_is_refused_with_its_place(tmp_path: Path) -> None
 
 def test_empty_rows_are_counted_skips(tmp_path: Path) -> None:
     (skip,) = _read(_write(tmp_path / "a.jsonl", [{"text": "", "id": 5, "lang": "en"}]))
-    assert skip == Skip("5", "", "en", "empty")
+    assert skip == Skip("a.jsonl:5", "", "en", "empty")
 
 
 def test_a_parquet_file_that_is_cut_or_lacks_the_column_is_refused(tmp_path: Path) -> None:
@@ -156,3 +161,46 @@ def test_a_dataset_that_cannot_be_loaded_is_refused_by_its_address(
     with pytest.raises(error, match=message) as caught:
         plan_units(BuildConfig(output="out", sources=[source]))
     assert str(caught.value).startswith(path)
+
+
+def test_ids_of_two_files_are_not_taken_for_the_same_row(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.jsonl"):
+        _write(tmp_path / name, RECORDS)
+    config = BuildConfig(output="out", sources=[Source(name="rows", kind="jsonl", paths=[str(tmp_path)])])
+    ids = [document.page_id for unit in plan_units(config) for document in read_unit(unit, 10**6)]
+    assert len(set(ids)) == len(ids) == 2 * len(RECORDS)
+
+
+def test_real_text_in_the_published_layout_keeps_its_sentences(tmp_path: Path) -> None:
+    config = BuildConfig(output="out", sources=[Source(name="wiki", kind="wikimedia", paths=[str(LTG)])])
+    wanted = _sentences_of(config)
+    rows = [
+        {
+            "id": page_id,
+            "url": f"https://ltg.wikipedia.org/wiki/{title}",
+            "title": title,
+            "text": "\n\n".join(" ".join(paragraph) for paragraph in paragraphs),
+        }
+        for page_id, (title, paragraphs) in wanted.items()
+    ]
+    folder = tmp_path / "20231101.ltg"
+    folder.mkdir()
+    pq.write_table(pa.Table.from_pylist(rows), folder / "train-00000-of-00001.parquet", row_group_size=100)
+    source = Source(name="wiki", kind="wikipedia_parquet", paths=[str(folder)])
+    found = _sentences_of(
+        BuildConfig(output="out", sources=[source], extraction=Extraction(unit_bytes=1 << 16))
+    )
+    assert found.keys() == wanted.keys()
+    same = sum(found[page_id] == wanted[page_id] for page_id in wanted)
+    assert same > 0.99 * len(wanted)
+
+
+def _sentences_of(config: BuildConfig) -> dict[str, tuple[str, list[list[str]]]]:
+    documents = {}
+    for unit in plan_units(config):
+        for batch in extract_unit(unit, config, Funnel()):
+            for row in batch.to_pylist():
+                ends = list(accumulate(row["paragraph_sentences"], initial=0))
+                paragraphs = [row["sentences"][start:end] for start, end in pairwise(ends)]
+                documents[row["page_id"]] = (row["title"], paragraphs)
+    return documents
