@@ -15,6 +15,13 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.add_argument("run", metavar="RUN", help="the run's folder or URI")
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where the model goes: a folder or URI")
+    parser.add_argument(
+        "--evaluate",
+        type=int,
+        default=0,
+        metavar="ROWS",
+        help="measure this many held-out rows for the model card (default: none)",
+    )
     parser.set_defaults(execute=_export)
     parser = commands.add_parser("fill", help="fill the [MASK]s of a text with an exported model")
     parser.add_argument("model", metavar="MODEL", help="a Hugging Face directory")
@@ -29,7 +36,8 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 def _export(arguments: argparse.Namespace) -> int:
     from bertmill.models import export_run
 
-    print(f"step {export_run(arguments.run, arguments.to)} exported to {arguments.to}")  # noqa: T201
+    step = export_run(arguments.run, arguments.to, arguments.evaluate)
+    print(f"step {step} exported to {arguments.to}")  # noqa: T201
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Exports a run's newest model, and fills masks with an exported one."""
+"""Exports a run's newest model, measures models, and fills masks with an exported one."""
 
 from collections.abc import Sequence
 
@@ -7,47 +7,87 @@ import torch
 from cluster import storage
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import load_vocabulary
-from schemas.errors import CheckpointError, InputError
-from schemas.manifest import parse_manifest
+from schemas.errors import CheckpointError, CorpusError, InputError
 from schemas.vocabulary import CLS, CONTINUATION, MASK, SEP
-from trainer.checkpoint import LoadedCheckpoint, latest_verified
+from trainer.corpus import Corpus, check_model, open_corpus
+from trainer.evaluate import Figures, HeldOut, evaluate
 from trainer.export import ModelCard, export_model, import_model
 from trainer.model import BertPretraining
-from trainer.model_config import ModelConfig
+from trainer.ranks import alone, pick_device
+from trainer.saved import load_model
 
 Answers = list[list[tuple[str, float]]]
 
 
-def export_run(run_uri: str, output: str) -> int:
-    """Exports the newest verified checkpoint of a run; returns its step.
+def export_run(run_uri: str, output: str, evaluate_rows: int = 0) -> int:
+    """Exports the newest verified checkpoint of a run (or the checkpoint itself); returns its step.
 
-    The tokenizer is that of the corpus the run was trained on. Raises CheckpointError.
+    The tokenizer is that of the corpus the run was trained on. With ``evaluate_rows`` above 0 the card has
+    figures of so many held-out rows. Raises CheckpointError.
     """
-    found = latest_verified(run_uri)
-    if found is None:
-        raise CheckpointError(f"{run_uri}: no checkpoints here")
-    with found:
-        trainer = found.trainer
-        model = _trained_model(found)
-        corpus = trainer["corpus"]
-        manifest = parse_manifest(storage.read_bytes(corpus["uri"]), corpus["uri"])
-        folder = corpus["uri"].rpartition("/")[0]
-        tokenizer = storage.join(folder, manifest["vocabulary"]["path"]).rpartition("/")[0]
-        card = ModelCard(
-            name=trainer["config"]["run"]["name"],
-            languages=tuple(manifest["languages"]),
-            manifest_sha256=corpus["sha256"],
-            step=found.step,
-            config=trainer["config"],
-        )
-        export_model(model, output, tokenizer, card)
-        return found.step
+    saved = load_model(run_uri)
+    if saved.step is None:
+        raise CheckpointError(f"{run_uri}: an exported model already, no run")
+    uri = saved.corpus["uri"]
+    corpus = open_corpus(uri)
+    if corpus.digest != saved.corpus["sha256"]:
+        raise CheckpointError(f"{saved.uri}: {uri} is not the corpus that it was trained on any more")
+    tokenizer = storage.join(corpus.folder, corpus.manifest["vocabulary"]["path"]).rpartition("/")[0]
+    card = ModelCard(
+        name=saved.config["run"]["name"],
+        languages=corpus.languages,
+        manifest_sha256=corpus.digest,
+        step=saved.step,
+        config=saved.config,
+        evaluation=_measure(saved.model, corpus, None, evaluate_rows) if evaluate_rows else {},
+    )
+    export_model(saved.model, output, tokenizer, card)
+    return saved.step
 
 
-def _trained_model(found: LoadedCheckpoint) -> BertPretraining:
-    model = BertPretraining(ModelConfig.model_validate(found.trainer["model"]))
-    model.load_state_dict(found.load()["model"])
-    return model.eval()
+def evaluate_model(
+    model_uri: str,
+    manifest_uri: str,
+    *,
+    length: int | None = None,
+    rows: int | None = None,
+    micro_batch_tokens: int = 16384,
+    use_gpu: bool = False,
+) -> dict[str, Figures]:
+    """Figures by language of the model at ``model_uri`` on a corpus' validation rows.
+
+    Raises ConfigError when they do not fit together, CorpusError, CheckpointError.
+    """
+    saved, corpus = load_model(model_uri), open_corpus(manifest_uri)
+    check_model(
+        corpus,
+        vocab_size=saved.model.config.vocab_size,
+        pairs=False,
+        max_positions=saved.model.config.max_positions,
+        lengths=[length] if length else [],
+    )
+    return _measure(saved.model, corpus, length, rows, micro_batch_tokens, use_gpu=use_gpu)
+
+
+def _measure(
+    model: BertPretraining,
+    corpus: Corpus,
+    length: int | None,
+    rows: int | None,
+    micro_batch_tokens: int = 16384,
+    *,
+    use_gpu: bool = False,
+) -> dict[str, Figures]:
+    device = pick_device(use_gpu)
+    dtype = torch.bfloat16 if use_gpu else torch.float32
+    fitting = [one for one in corpus.lengths("validation") if one <= model.config.max_positions]
+    if length is None and not fitting:
+        raise CorpusError(f"{corpus.uri}: no validation rows that fit {model.config.max_positions} positions")
+    chosen = length or fitting[-1]
+    model.to(device)
+    model.use_kernel(device, dtype)
+    held_out = HeldOut(corpus, chosen, max(micro_batch_tokens, chosen), rows)
+    return evaluate(model, held_out, alone(device), dtype)
 
 
 def fill_masks(model_uri: str, texts: Sequence[str], top: int = 3) -> list[Answers]:
@@ -88,7 +128,7 @@ def _word(piece: str) -> str:
 
 
 def _ids_with_masks(text: str, tokenizer: WordPieceTokenizer) -> list[int]:
-    """The text between [CLS] and [SEP]; the word [MASK] becomes the token, which it never does in a corpus."""
+    """The text between [CLS] and [SEP]; the word [MASK] becomes the token, as it never does in a corpus."""
     index = tokenizer.vocabulary.index
     ids = [index[CLS]]
     for number, stretch in enumerate(text.split(MASK)):

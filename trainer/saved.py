@@ -37,7 +37,7 @@ def load_model(uri: str) -> SavedModel:
         return _of_checkpoint(open_checkpoint(uri))
     checkpoint = latest_verified(uri)
     if checkpoint is None:
-        raise CheckpointError(f"{uri}: no {CONFIG_NAME} of a model, and no checkpoint of a run")
+        raise CheckpointError(f"{uri}: no checkpoint of a run, and no {CONFIG_NAME} of a model")
     return _of_checkpoint(checkpoint)
 
 

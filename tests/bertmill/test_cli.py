@@ -24,7 +24,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     named = ("build", "pretrain", "export", "fill", "checkpoints", "doctor", "explain", "submit", "plan")
-    named += ("verify", "inspect")
+    named += ("verify", "inspect", "evaluate", "finetune")
     for command in named:
         assert command in shown
 
@@ -39,7 +39,7 @@ def test_an_unknown_command_is_status_2(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_users_mistake_is_one_line_without_traceback() -> None:
     done = bertmill("export", "/no/such/run", "--to", "/tmp/x")
     assert done.returncode == 2
-    assert done.stderr == "bertmill: /no/such/run: no checkpoints here\n"
+    assert done.stderr == "bertmill: /no/such/run: no checkpoint of a run, and no config.json of a model\n"
 
 
 def test_explain_answers_every_line_and_goes_on_after_a_bad_one() -> None:

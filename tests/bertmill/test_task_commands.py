@@ -1,0 +1,125 @@
+"""evaluate, export and finetune from a trained run to figures, through the console command."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from bertmill.cli import main
+from bertmill.task_commands import table
+from schemas.manifest import dump_manifest
+from tests.trainer.runs import TINY, phase, train_config
+from tests.trainer.synthetic import LANGUAGES, write_corpus
+from tests.trainer.tokenizers_for_tests import write_tokenizer
+from trainer.config import TrainConfig
+from trainer.loop import train
+from trainer.ranks import alone
+from trainer.saved import load_model
+
+VOCAB = 120
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    path = write_corpus(folder, validation_rows=(20, 9), vocab_size=VOCAB)
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    vocabulary = write_tokenizer(folder / "tokenizer", VOCAB) / "vocab.txt"
+    manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
+    path.write_bytes(dump_manifest(manifest))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory, corpus: Path) -> str:
+    folder = tmp_path_factory.mktemp("run")
+    config = train_config(folder, corpus, model=TINY, phases=[phase(32, 16, 512, steps=6)])
+    return train(TrainConfig.model_validate(config), alone()).run_uri
+
+
+def figures(capsys: pytest.CaptureFixture[str], model: str, corpus: Path, *words: str) -> dict[str, dict]:
+    assert main(["evaluate", model, "--corpus", str(corpus), "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_run_and_export_measure_alike(
+    run: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    of_run = figures(capsys, run, corpus)
+    assert main(["export", run, "--to", str(tmp_path / "model"), "--evaluate", "29"]) == 0
+    assert capsys.readouterr().out == f"step 6 exported to {tmp_path}/model\n"
+    of_export = figures(capsys, str(tmp_path / "model"), corpus)
+    assert set(of_run) == {"all", *LANGUAGES}
+    for language, row in of_run.items():
+        assert of_export[language] == pytest.approx(row, abs=1e-4)
+    card = (tmp_path / "model" / "README.md").read_text()
+    assert f"| all | 29 | {of_run['all']['masked_tokens']:,} |" in card
+    assert f"{of_run['all']['perplexity']:.4f}" in card
+
+
+def test_part_of_the_rows_and_a_table(run: str, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert figures(capsys, run, corpus, "--rows", "12", "--length", "32")["all"]["sequences"] == 12
+    assert main(["evaluate", run, "--corpus", str(corpus)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["language", "all", *LANGUAGES]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_table_leaves_out_what_a_language_has_not() -> None:
+    assert table({"all": {"pairs": 1234, "loss": 2.5}, "de": {"pairs": 0}}) == [
+        "language  pairs    loss",
+        "     all  1,234  2.5000",
+        "      de      0        ",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--length", "512"], "64 positions are too few for max_seq_length 512"),
+        (["--length", "64"], "no validation rows of length 64"),
+        (["--corpus", "/no/such.json"], "/no/such.json: no such corpus manifest"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_line(
+    words: list[str], message: str, run: str, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", run, "--corpus", str(corpus), *words]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_an_export_is_no_run(run: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", run, "--to", str(tmp_path / "model")]) == 0
+    assert main(["export", str(tmp_path / "model"), "--to", str(tmp_path / "again")]) == 2
+    assert "an exported model already" in capsys.readouterr().err
+
+
+def test_a_checkpoint_loads_like_its_run(run: str) -> None:
+    whole = load_model(run)
+    one = load_model(whole.uri)
+    assert whole.step == one.step == 6
+    assert all(value.equal(one.model.state_dict()[name]) for name, value in whole.model.state_dict().items())
+
+
+def test_finetune_from_a_run(
+    run: str, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"the {animal} {verb}\t{animal}\n" for animal in ("cat", "dog") for verb in ("sat", "ran")]
+    (tmp_path / "data.tsv").write_text("".join(rows * 4))
+    files = {"train": [str(tmp_path / "data.tsv")], "validation": [str(tmp_path / "data.tsv")]}
+    config = {
+        "model": run, "tokenizer": str(corpus.parent / "tokenizer"), "output": str(tmp_path / "out"),
+        "task": "classification", "files": files, "max_seq_length": 16, "epochs": 1,
+    }  # fmt: skip
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
+    words = ["finetune", "--config", str(tmp_path / "config.yaml")]
+    assert main([*words, "--", "--learning_rate=0.01", "--epochs=20", "--batch_size=8"]) == 0
+    assert "validation  accuracy: median 1.0000" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["config"]["epochs"] == 20
+    assert main([*words, "--", "--task=reading"]) == 2
+    assert "config.yaml: task: " in capsys.readouterr().err
