@@ -54,8 +54,9 @@ def split_arguments(page: "Page", opening: int, end: int) -> list[Argument]:
 class CallArguments:
     """Names and numbers of the arguments of one call; texts are rendered once, when first asked for."""
 
-    def __init__(self, page: "Page", arguments: list[Argument], is_function: bool) -> None:
+    def __init__(self, page: "Page", name: str, arguments: list[Argument], is_function: bool) -> None:
         self._page = page
+        self._own_name = name
         self._order: list[tuple[str | None, Argument]] = []
         self._by_name: dict[str, Argument] = {}
         self._texts: dict[Argument, str] = {}
@@ -80,7 +81,9 @@ class CallArguments:
     def get(self, name: str) -> str:
         """Text of the argument ``name`` (a number for positional ones), stripped; '' if missing."""
         argument = self._by_name.get(name)
-        return "" if argument is None else self._text(argument)
+        if argument is None:
+            return self._own_name if name == "@" else ""
+        return self._text(argument)
 
     def positional(self) -> list[str]:
         """Texts of the positional arguments, given without a name or by number."""

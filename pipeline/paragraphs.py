@@ -128,7 +128,7 @@ def _mend(line: str, lang: str, in_list: bool) -> str:
             break
         line = mended
     line = _EMPTY_QUOTES.sub(GAP, line)
-    line = _DOUBLED_MARK.sub(r"\1", line)
+    line = _DOUBLED_MARK.sub("", line)
     if HOLE in line:
         line = _HOLE.sub(lambda match: _judge(match, lang, in_list), line)
     return _close_gaps(line)
@@ -167,32 +167,34 @@ def _mend_bracket(match: re.Match[str]) -> str:
 def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
     """HOLE where the text around needs what is missing, GAP where it reads well without."""
     line, start, end = match.string, match.start(), match.end()
-    if start == 0 or end == len(line):
-        if start == 0 and end < len(line) and line[end].islower():
-            return f"{HOLE} "
-        if start and not in_list and line[start - 1] in ":=":
-            return f" {HOLE}"
-        if start and not in_list and match.group()[0].isspace() and line[start - 1] not in _SENTENCE_END:
-            return f" {HOLE}"
-        return GAP
-    before, after = line[start - 1], line[end]
     gap = match.group()
-    spaced_before, spaced_after = gap[0].isspace(), gap[-1].isspace()
-    if before in _SENTENCE_END and before not in ',:;)"]':
-        goes_on = after.islower() or (not spaced_before and not spaced_after and after.isdigit())
-    elif before in _VALUE_FOLLOWS:
-        goes_on = True
-    elif spaced_before:
-        # Glued to the next word: an icon or an anchor.
-        goes_on = spaced_after or not after.isalnum()
-    elif lang in UNSPACED_LANGUAGES:
-        goes_on = after.isalnum() and before.isalnum()
+    leading = gap[: len(gap) - len(gap.lstrip())]
+    trailing = gap[len(gap.rstrip()) :]
+    before = line[start - 1] if start and SOFT not in leading else ""
+    after = line[end] if end < len(line) and SOFT not in trailing else ""
+    if before and after:
+        is_hole = _is_hole_inside(before, after, bool(leading), bool(trailing), lang)
+    elif before:
+        # At the end of a line: a list's items take flags and notes there, a sentence does not end without words.
+        is_hole = not in_list and (before in ":=" or (bool(leading) and before not in _SENTENCE_END))
     else:
-        # Glued to a word and followed by a space or a mark: a footnote.
-        goes_on = after.isalnum() and not spaced_after
-    if not goes_on:
-        return GAP + (" " if spaced_before or spaced_after else "")
-    return f"{' ' if spaced_before else ''}{HOLE}{' ' if spaced_after else ''}"
+        is_hole = after.islower()
+    space_before, space_after = " " if leading else "", " " if trailing else ""
+    return f"{space_before}{HOLE}{space_after}" if is_hole else f"{GAP}{space_before or space_after}"
+
+
+def _is_hole_inside(before: str, after: str, spaced_before: bool, spaced_after: bool, lang: str) -> bool:
+    if before in _SENTENCE_END and before not in ',:;)"]':
+        return after.islower() or (not spaced_before and not spaced_after and after.isdigit())
+    if before in _VALUE_FOLLOWS:
+        return True
+    if spaced_before:
+        # Glued to the next word: an icon or an anchor.
+        return spaced_after or not after.isalnum()
+    if lang in UNSPACED_LANGUAGES:
+        return after.isalnum() and before.isalnum()
+    # Glued to a word and followed by a space or a mark: a footnote.
+    return after.isalnum() and not spaced_after
 
 
 def _without_holes(line: str, lang: str, drop: bool, clean: CleanText) -> str:

@@ -225,14 +225,11 @@ class Page:
             return None
         if isinstance(rule, str):
             return rule
-        arguments = split_arguments(self, at, end)
+        name, *arguments = split_arguments(self, at, end)
         if colon:
-            first = arguments[0]
-            arguments[0] = Argument(first.text[colon:], first.start, first.stop, first.tail)
-        else:
-            del arguments[0]
+            arguments.insert(0, Argument(name.text[colon:], name.start, name.stop, name.tail))
         self.depth += 1
-        text = rule(CallArguments(self, arguments, is_function=bool(colon)))
+        text = rule(CallArguments(self, name.text.strip(), arguments, is_function=bool(colon)))
         self.depth -= 1
         return text
 

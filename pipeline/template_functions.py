@@ -85,7 +85,75 @@ def unicode_character(arguments: "Arguments") -> str | None:
     return f"U+{code} {chr(number)}" if 32 <= number < 0xD800 or 0xE000 <= number < 0x110000 else f"U+{code}"
 
 
+def siglo(arguments: "Arguments") -> str | None:
+    """Spanish ``{{siglo|XIX||s}}`` -> "siglo XIX"; without the "s" the numeral alone."""
+    numeral = arguments.get("1")
+    return f"siglo {numeral}" if numeral and arguments.get("3").lower() == "s" else numeral or None
+
+
+def harvtxt(arguments: "Arguments") -> str | None:
+    """``{{harvtxt|Boolos|Jeffrey|1974}}`` -> "Boolos & Jeffrey (1974)"."""
+    values = [text for text in arguments.positional() if text]
+    if len(values) < 2:
+        return None
+    *authors, year = values
+    names = authors[0] if len(authors) == 1 else f"{', '.join(authors[:-1])} & {authors[-1]}"
+    return f"{names} et al. ({year})" if len(authors) > 3 else f"{names} ({year})"
+
+
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
+           "November", "December")  # fmt: skip
+_MONTHS_PT = ("janeiro", "fevereiro", "março", "abril", "maio", "junho", "julho", "agosto", "setembro",
+              "outubro", "novembro", "dezembro")  # fmt: skip
+
+
+def _month(text: str, names: tuple[str, ...]) -> str:
+    return names[int(text) - 1] if text.isascii() and text.isdigit() and 1 <= int(text[:3]) <= 12 else text
+
+
+def english_date(arguments: "Arguments") -> str | None:
+    """``{{birth date|1950|1|2}}`` -> "January 2, 1950", or "2 January 1950" with ``df``."""
+    year, month, day = (arguments.get(place).lstrip("0") for place in "123")
+    month = _month(month, _MONTHS)
+    if not (month and day):
+        return f"{month} {year}".strip() or None
+    return f"{day} {month} {year}" if arguments.get("df") else f"{month} {day}, {year}"
+
+
+def portuguese_date(arguments: "Arguments") -> str | None:
+    """``{{dtlink|2|1|1950}}`` -> "2 de janeiro de 1950"."""
+    day, month, year = (arguments.get(place).lstrip("0") for place in "123")
+    return " de ".join(filter(None, (day, _month(month, _MONTHS_PT), year))) or None
+
+
+def as_of(arguments: "Arguments") -> str | None:
+    """``{{as of|2020|5}}`` -> "As of May 2020"; "as of" with ``lc``."""
+    year, month, day = (arguments.get(place) for place in "123")
+    if arguments.get("alt"):
+        return arguments.get("alt")
+    words = "as of" if arguments.get("lc") else "As of"
+    date = " ".join(filter(None, (day, _month(month, _MONTHS), year)))
+    return f"{words} {date}" if date else None
+
+
+_MUSIC_SIGNS = {
+    "flat": "♭", "b": "♭", "♭": "♭", "sharp": "♯", "#": "♯", "♯": "♯", "natural": "♮", "n": "♮",
+    "doubleflat": "𝄫", "bb": "𝄫", "doublesharp": "𝄪", "##": "𝄪", "x": "𝄪",
+}  # fmt: skip
+
+
+def music(arguments: "Arguments") -> str | None:
+    """``{{music|flat}}`` -> "♭"; signs without a character of their own are holes."""
+    return _MUSIC_SIGNS.get(arguments.get("1").lower())
+
+
 FUNCTIONS: "dict[str, Rule]" = {
+    "as_of": as_of,
+    "english_date": english_date,
+    "harvtxt": harvtxt,
+    "music": music,
+    "portuguese_date": portuguese_date,
+    "siglo": siglo,
     "convert": convert,
     "fraction": fraction,
     "height": height,

@@ -5,7 +5,7 @@ laid over them. A template without a rule has no text that we know: None, a hole
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
@@ -84,7 +84,7 @@ def _argument(arguments: Arguments, name: str) -> str:
     return arguments.get(name)
 
 
-_PATTERN_TOKEN = re.compile(r"(\{[^{}]*\}|\[|\])")
+_PATTERN_TOKEN = re.compile(r"(\\[\[\]]|\{[^{}]*\}|\[|\])")
 
 
 def parse_pattern(text: str) -> _Pattern:
@@ -98,7 +98,9 @@ def parse_pattern(text: str) -> _Pattern:
                 raise ValueError("']' without '['")
             inner = _Pattern(tuple(stack.pop()))
             stack[-1].append(inner)
-        elif token[0] == "{":
+        elif token[0] == "\\":
+            stack[-1].append(token[1])
+        elif token[0] == "{" and token[-1] == "}":
             stack[-1].append(tuple(token[1:-1].split("|")))
         elif "{" in token or "}" in token:
             raise ValueError("'{' and '}' do not match")
@@ -116,23 +118,32 @@ def _rule(text: str) -> Rule:
         return HOLE
     if text.startswith("function "):
         return FUNCTIONS[text.removeprefix("function ")]
-    return parse_pattern(text)
+    pattern = parse_pattern(text)
+    if all(isinstance(part, str) for part in pattern.parts):
+        return Fixed("".join(map(str, pattern.parts)))
+    return pattern
 
 
 class TemplateRules:
     """The rules of one wiki."""
 
-    def __init__(self, names: Mapping[str, Rule], prefixes: Mapping[str, Rule]) -> None:
-        self._names = names
-        self._prefixes = prefixes
-        self._longest = sorted(prefixes, key=len, reverse=True)
+    def __init__(self, rules: Mapping[str, Rule]) -> None:
+        self._rules = rules
+        self._starts = _longest_first(name[:-1] for name in rules if name.endswith("*"))
+        self._ends = _longest_first(name[1:] for name in rules if name.startswith("*"))
 
     def find(self, name: str) -> Rule:
         """The rule of a template by its name in lower case, '_' as space."""
-        rule = self._names.get(name)
-        if rule is None:
-            rule = next((self._prefixes[p] for p in self._longest if name.startswith(p)), HOLE)
-        return rule
+        rule = self._rules.get(name)
+        if rule is not None:
+            return rule
+        for start in self._starts:
+            if name.startswith(start):
+                return self._rules[start + "*"]
+        for end in self._ends:
+            if name.endswith(end):
+                return self._rules["*" + end]
+        return HOLE
 
     def find_function(self, name: str) -> Rule | None:
         """The rule of a parser function (``#if``, ``lc``), or None where ``name`` is none."""
@@ -142,24 +153,23 @@ class TemplateRules:
         return PARSER_FUNCTIONS.get(name, HOLE if name.startswith("#") else None)
 
 
+def _longest_first(parts: Iterable[str]) -> list[str]:
+    return sorted(filter(None, parts), key=len, reverse=True)
+
+
 @lru_cache(maxsize=512)
 def load_rules(lang: str, user_file: str | None = None) -> TemplateRules:
     """Built-in rules for the wiki ``lang``, then those of ``user_file`` (path or URI). Raises ConfigError."""
-    names: dict[str, Rule] = {}
-    prefixes: dict[str, Rule] = {}
+    rules: dict[str, Rule] = {}
     for origin, text in _rule_files(user_file):
         table = _parse(origin, text)
         families = table.get("families") or {}
         applied = ["all", *(family for family, langs in families.items() if lang in langs.split()), lang]
         for family in dict.fromkeys(applied):
-            for pattern, listed in (table.get("rules", {}).get(family) or {}).items():
+            for pattern, listed in table.get("rules", {}).get(family, {}).items():
                 rule = _checked_rule(origin, family, pattern, listed)
-                for name in filter(None, (name.strip().lower() for name in listed.split(","))):
-                    if name.endswith("*"):
-                        prefixes[name[:-1]] = rule
-                    else:
-                        names[name] = rule
-    return TemplateRules(names, prefixes)
+                rules.update({name.strip().lower(): rule for name in listed.split(",")})
+    return TemplateRules(rules)
 
 
 def _rule_files(user_file: str | None) -> Iterator[tuple[str, str]]:

@@ -1,0 +1,177 @@
+"""How clean the text is, and what it loses: over all real dumps in a folder.
+
+    python benchmarks/cleaning_quality.py DUMPS [--texts FOLDER] [--out benchmarks/results/cleaning_quality.md]
+
+A leftover is a piece of markup in a sentence. Words are compared as multisets with mwparserfromhell's
+strip_code after tables, references, files and categories are taken out: "lost" are words of its text that
+ours lacks when no sentence is dropped for a hole and headings are kept.
+"""
+
+import argparse
+import collections
+import contextlib
+import lzma
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mwparserfromhell
+
+from benchmarks.real_pages import RealPage, real_pages
+from pipeline.sentences import split_sentences
+from pipeline.wikitext import WikitextOptions, plain_text
+
+LEFTOVERS = {
+    "{{ or }}": re.compile(r"\{\{|\}\}"),
+    "[[ or ]]": re.compile(r"\[\[|\]\]"),
+    "|": re.compile(r"\|"),
+    "<": re.compile(r"<"),
+    "==": re.compile(r"=="),
+    "thumb": re.compile(r"\bthumb\b"),
+    "px|": re.compile(r"\d(?:px|пкс|п)\|"),
+    "empty brackets": re.compile(r"[(（\[]\s*[,;:，；：]*\s*[)）\]]"),
+    "doubled space": re.compile(r"\s\s"),
+    "&amp; and kin": re.compile(r"&(?:amp|lt|gt|nbsp|quot|#\d+);"),
+    "''": re.compile(r"''"),
+    "file or category": re.compile(r"(?i)\b(?:file|image|category):\S"),
+    "space before mark": re.compile(r"\w [,;.](?:\s|$)"),
+}
+ISSUE = tuple(LEFTOVERS)[:10]
+OPTIONS = WikitextOptions(math="placeholder")
+_NO_PROSE = {"table", "ref", "references", "gallery", "timeline", "math", "imagemap", "score", "syntaxhighlight", "source"}
+WITH_HOLES = WikitextOptions(math="placeholder", drop_holed_sentences=False, headings="keep")
+
+
+@dataclass
+class Tally:
+    pages: int = 0
+    wikitext_bytes: int = 0
+    text_bytes: int = 0
+    sentences: int = 0
+    dropped: int = 0
+    bad_sentences: int = 0
+    bad_pages: int = 0
+    peer_words: int = 0
+    lost_words: int = 0
+    lost_to_holes: int = 0
+    kinds: collections.Counter[str] = field(default_factory=collections.Counter)
+
+    def add(self, other: "Tally") -> None:
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+def words(text: str) -> collections.Counter[str]:
+    """Words by spaces; in scripts without spaces, single characters."""
+    return collections.Counter(re.findall(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W_]+", text.lower()))
+
+
+def prose_of(page: RealPage) -> str:
+    """What strip_code gives when tables, references, galleries, files and categories are taken out first.
+
+    That is the usual recipe (the cleaning of Hugging Face's wikipedia data set works so).
+    """
+    code = mwparserfromhell.parse(page.wikitext)
+    doomed = [tag for tag in code.ifilter_tags() if str(tag.tag).lower().strip() in _NO_PROSE]
+    doomed += [link for link in code.ifilter_wikilinks() if _hidden(page, str(link.title))]
+    for node in doomed:
+        with contextlib.suppress(ValueError):  # it went with one around it
+            code.remove(node)
+    kept = (line.strip() for line in code.strip_code().split("\n"))
+    return "\n".join(line for line in kept if "|" not in line and not re.fullmatch(r"__\w+__", line))
+
+
+def _hidden(page: RealPage, title: str) -> bool:
+    prefix = title.partition(":")[0]
+    return page.site.namespace_of_prefix(prefix) in (6, 14) or page.site.is_interlanguage(prefix)
+
+
+def measure(page: RealPage, compare: bool) -> tuple[Tally, list[str]]:
+    clean = plain_text(page.wikitext, page.site, OPTIONS)
+    tally = Tally(pages=1, wikitext_bytes=len(page.wikitext.encode()), dropped=clean.dropped_sentences)
+    bad: list[str] = []
+    for paragraph in clean.paragraphs:
+        tally.text_bytes += len(paragraph.encode())
+        for sentence in split_sentences(paragraph, page.site.lang):
+            tally.sentences += 1
+            found = [name for name, pattern in LEFTOVERS.items() if pattern.search(sentence)]
+            tally.kinds.update(found)
+            if any(name in ISSUE for name in found):
+                bad.append(sentence)
+    tally.bad_sentences = len(bad)
+    tally.bad_pages = int(bool(bad))
+    if compare:
+        peer = words(prose_of(page))
+        whole = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
+        ours = words("\n".join(clean.paragraphs))
+        tally.peer_words = peer.total()
+        tally.lost_words = (peer - whole).total()
+        tally.lost_to_holes = (whole - ours).total()
+    return tally, bad
+
+
+def table(rows: Iterable[tuple[str, Tally]]) -> list[str]:
+    lines = [
+        "| wiki | pages | MB wikitext | sentences | with leftovers | pages with leftovers | sentences dropped for holes "
+        "| words of strip_code | lost |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, t in rows:
+        lines.append(
+            f"| {name} | {t.pages} | {t.wikitext_bytes / 1e6:.2f} | {t.sentences} | {t.bad_sentences} "
+            f"({t.bad_sentences / max(1, t.sentences):.3%}) | {t.bad_pages / t.pages:.1%} | {t.dropped} "
+            f"| {t.peer_words} | {t.lost_words / max(1, t.peer_words):.2%} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dumps", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--no-compare", action="store_true", help="leave the slow comparison out")
+    parser.add_argument("--examples", type=int, default=0, help="print so many sentences with leftovers")
+    parser.add_argument("--lost", action="store_true", help="print the lost words of every page")
+    parser.add_argument("--worst", type=int, default=50)
+    arguments = parser.parse_args()
+    by_wiki: dict[str, Tally] = collections.defaultdict(Tally)
+    worst: list[tuple[float, str, str, int, int]] = []
+    examples: list[str] = []
+    slowest = 0.0
+    for page in real_pages(arguments.dumps):
+        started = time.perf_counter()
+        plain_text(page.wikitext, page.site, OPTIONS)
+        slowest = max(slowest, time.perf_counter() - started)
+        tally, bad = measure(page, not arguments.no_compare)
+        by_wiki[page.site.lang].add(tally)
+        examples += [f"{page.site.lang} {page.title}: {sentence}" for sentence in bad]
+        lost = tally.lost_words / max(20, tally.peer_words)
+        if arguments.lost and tally.lost_words:
+            whole = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
+            print(f"{lost:.3f} {page.site.lang} {page.title}: {list((words(prose_of(page)) - whole).items())[:60]}")
+        worst.append((lost + tally.bad_sentences / max(5, tally.sentences), page.site.lang, page.title, tally.bad_sentences, tally.lost_words))
+    total = Tally()
+    for tally in by_wiki.values():
+        total.add(tally)
+    for line in examples[: arguments.examples]:
+        print(line[:300])
+    lines = ["# Cleaning quality over real dumps", ""]
+    lines += [f"{len(by_wiki)} wikis, slowest page {slowest:.3f} s. Leftovers counted: {', '.join(ISSUE)}.", ""]
+    lines += table([("all", total), *sorted(by_wiki.items(), key=lambda item: -item[1].pages)])
+    lines += ["", "| kind of leftover | sentences |", "|---|---:|"]
+    lines += [f"| `{name.replace('|', chr(92) + '|')}` | {total.kinds[name]} |" for name in LEFTOVERS]
+    lines += ["", f"## The {arguments.worst} worst pages", "", "| wiki | page | sentences with leftovers | words lost |", "|---|---|---:|---:|"]
+    for _, wiki, title, bad_count, lost_count in sorted(worst, reverse=True)[: arguments.worst]:
+        lines.append(f"| {wiki} | {title.replace('|', '')} | {bad_count} | {lost_count} |")
+    text = "\n".join(lines) + "\n"
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(text, encoding="utf-8")
+    print("\n".join(lines[:6 if arguments.out else None]))
+    print({name: total.kinds[name] for name in LEFTOVERS})
+
+
+if __name__ == "__main__":
+    main()
