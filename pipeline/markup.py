@@ -58,7 +58,8 @@ _ALTERNATIVES = (
     _TAG,
     r"-->",
     r"&(?:[A-Za-z][A-Za-z0-9]*+|\#[0-9]++|\#[xX][0-9A-Fa-f]++);",
-    r"__[^\W\d]\w{1,60}?__",
+    # Any letters and marks: in Indic scripts the vowel signs of a switch are no \\w.
+    r"__(?=[^\W\d])[^\s<>\[\]{}|=:*#'\"&]{2,60}?__",
     # An address in a comment must not swallow the comment's end.
     r"://(?:[^\s<>\[\]{}|\"'-]++|-(?!->))*+",
 )

@@ -18,22 +18,21 @@ class CleanText:
     """Sentences left out because a template without known text stood in them."""
 
 
+# All of these are possessive or start where no run of spaces has begun, so that none goes back over a line.
 _OPEN, _CLOSE = r"(\[（［【〔", r")\]）］】〕"
-# A bracket without brackets in it that has lost something.
-_BRACKET = re.compile(f"([{_OPEN}])([^{_OPEN}{_CLOSE}]*[{HOLE}{GAP}][^{_OPEN}{_CLOSE}]*)([{_CLOSE}])")
-_BRACKET_PART = re.compile(r"\s*([,;，；、،؛/|=•·])\s*")
-_LABEL_END = re.compile(r"[:：=]\s*$")
-_EMPTY_QUOTES = re.compile(f'(["“„«「『‘‹])\\s*[{HOLE}{GAP}][{HOLE}{GAP}\\s]*(["”“»」』’›])')
-_DOUBLED_MARK = re.compile(f"([,;:，、،؛])\\s*[{HOLE}{GAP}]+\\s*(?=[,;.，、。،؛)）])")
-_HOLE = re.compile(f"[\\s{GAP}]*{HOLE}[\\s{GAP}{HOLE}]*")
-_GAP_BEFORE_MARK = re.compile(f"\\s*{GAP}[\\s{GAP}]*(?=[,.;:!?)\\]}}%،؛؟。，、：；！？）」』”»]|$)")
-_GAP_AFTER_OPENING = re.compile(f"(?<=[(\\[（「『“„«])\\s*{GAP}[\\s{GAP}]*")
-_GAP = re.compile(f"(\\s*){GAP}([\\s{GAP}]*)")
+_BRACKET = re.compile(f"([{_OPEN}])([^{_OPEN}{_CLOSE}]*+)([{_CLOSE}])")
+_BRACKET_PART = re.compile("([,;，；、،؛/|=•·])")
+_EMPTY_QUOTES = re.compile(f"[\"“„«「『‘‹]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+[\"”“»」』’›]")
+_DOUBLED_MARK = re.compile(f"[,;:，、،؛]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+(?=[,;.，、。،؛)）])")
+_HOLE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{HOLE}[\\s{GAP}{HOLE}]*+")
+_GAP = re.compile(f"(?<!\\s)\\s*+{GAP}[\\s{GAP}]*+")
+_NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”»")
+_NO_SPACE_AFTER = frozenset("([（「『“„«")
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
 # What stands right before a template that shows a value, not a footnote.
 _VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'‘=<>≈~≤≥±+×-–—−/$€£¥₽₹:№#@°%")
 _EMPTY_BRACKET = re.compile(r"(?<=\s)[(（]\s*[)）]\s?")
-_TERM_PARTS = re.compile(r"\s+:\s+")
+_TERM_PARTS = re.compile(r"\s:\s")
 _MAX_BRACKET = 240
 _LINE_MARKS = frozenset([HEADING, ITEM, INDENT, TERM])
 
@@ -135,24 +134,29 @@ def _mend(line: str, lang: str, in_list: bool) -> str:
 
 
 def _close_gaps(line: str) -> str:
-    if GAP not in line:
-        return line
-    line = _GAP_BEFORE_MARK.sub("", line)
-    line = _GAP_AFTER_OPENING.sub("", line)
-    return _GAP.sub(lambda match: " " if match.group(1) or match.group(2).strip(GAP) else "", line)
+    """``line`` without gaps: one space where a gap had one, none before a mark or after an opening bracket."""
+    return _GAP.sub(_space_for_gap, line)
+
+
+def _space_for_gap(match: re.Match[str]) -> str:
+    line, start, end = match.string, match.start(), match.end()
+    if start == 0 or end == len(line) or line[end] in _NO_SPACE_BEFORE or line[start - 1] in _NO_SPACE_AFTER:
+        return ""
+    gap = match.group()
+    return "" if gap.count(GAP) == len(gap) else " "
 
 
 def _mend_bracket(match: re.Match[str]) -> str:
     opening, inner, closing = match.groups()
-    if len(inner) > _MAX_BRACKET and HOLE in inner:
+    if (HOLE not in inner and GAP not in inner) or (HOLE in inner and len(inner) > _MAX_BRACKET):
         return match.group()
     pieces = _BRACKET_PART.split(inner)
     kept: list[str] = []
     for number in range(0, len(pieces), 2):
         part = pieces[number]
         bare = part.replace(HOLE, "").replace(GAP, "").strip()
-        lost = len(bare) < len(part.strip())
-        if lost and (not any(map(str.isalnum, bare)) or _LABEL_END.search(bare)):
+        is_label = bare.endswith((":", "：")) or not any(map(str.isalnum, bare))
+        if is_label and len(bare) < len(part.strip()):
             continue
         if HOLE in part:
             return GAP
@@ -161,7 +165,7 @@ def _mend_bracket(match: re.Match[str]) -> str:
             kept.append(mark if mark in "，；、" else f"{mark} " if mark in ",;،؛" else f" {mark} ")
         kept.append(part.strip())
     text = "".join(kept)
-    return f"{opening}{text}{closing}" if any(map(str.isalnum, text.replace(GAP, ""))) else GAP
+    return f"{opening}{text}{closing}" if any(map(str.isalnum, text)) else GAP
 
 
 def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:

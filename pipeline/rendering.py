@@ -8,6 +8,7 @@ from pipeline.markup import (
     BARE_URL,
     BRACKET_CLOSE,
     CELL,
+    COMMENT_CLOSE,
     COMMENT_OPEN,
     GAP,
     HEADER_CELL,
@@ -121,6 +122,8 @@ class Page:
                 if close.get(at) == at + 1 and not texts[at + 1].strip():
                     self._gap(out)
                     at += 1
+            elif kind == COMMENT_CLOSE:
+                append(tokens[at])
             elif kind == BARE_URL:
                 self._bare_url(tokens[at], out)
             elif kind == CELL or kind == HEADER_CELL:
@@ -174,8 +177,10 @@ class Page:
             self._gap(out)
             return end
         if end >= stop:
-            # Never closed: the brackets go, and the target if there is a label.
+            # Never closed: the brackets go, the target if there is a label, and one bracket that was meant to close.
             out.append(label if bar else text)
+            if self.matches.spare.get(at + 1) == 1:
+                del self.matches.spare[at + 1]
             return -(at + 1)
         if bar:
             if not label and end == at + 1:
@@ -191,7 +196,11 @@ class Page:
         """A link whose text holds other tokens: what stands after the first bar, or all of it."""
         place = at + 1
         while place < end:
+            is_bar = self.kinds[place] == TEMPLATE_OPEN and self.texts[place + 1].strip() == "!"
             place = self.close.get(place, place) + 1
+            if is_bar:
+                out.append(self.texts[place])
+                return place
             if place <= end and "|" in self.texts[place]:
                 out.append(self.texts[place].partition("|")[2])
                 return place
@@ -221,32 +230,35 @@ class Page:
 
     def _call(self, at: int, end: int) -> str | None:
         rule, colon = self.wiki.rule_of_call(self.texts, self.tokens, at)
-        if rule is None or self.depth >= _MAX_DEPTH:
+        if rule is None:
             return None
         if isinstance(rule, str):
             return rule
         name, *arguments = split_arguments(self, at, end)
         if colon:
             arguments.insert(0, Argument(name.text[colon:], name.start, name.stop, name.tail))
-        self.depth += 1
-        text = rule(CallArguments(self, name.text.strip(), arguments, is_function=bool(colon)))
-        self.depth -= 1
-        return text
+        return rule(CallArguments(self, name.text.strip(), arguments, is_function=bool(colon)))
 
     def _parameter(self, at: int, end: int, out: list[str]) -> None:
         """``{{{name|default}}}``: a page is not called with arguments, so the default is shown."""
         arguments = split_arguments(self, at, end)
-        if len(arguments) > 1 and self.depth < _MAX_DEPTH:
-            self.depth += 1
+        if len(arguments) > 1:
             out.append(self.argument_text(arguments[1]))
-            self.depth -= 1
 
     def argument_text(self, argument: "Argument") -> str:
         """The rendered text of an argument."""
         if argument.start == argument.stop:
             return argument.text
-        out = [argument.text]
-        self.render(argument.start, argument.stop, argument.tail, out)
+        return self._inner_text(argument.text, argument.start, argument.stop, argument.tail)
+
+    def _inner_text(self, text: str, start: int, stop: int, tail: str | None = None) -> str:
+        """``text`` and the rendered tokens ``start`` to ``stop`` - 1; nothing too deep inside others."""
+        if self.depth >= _MAX_DEPTH:
+            return ""
+        self.depth += 1
+        out = [text]
+        self.render(start, stop, tail, out)
+        self.depth -= 1
         return "".join(out)
 
     # --- tags ---
@@ -273,16 +285,13 @@ class Page:
         end = self.matches.end_of_hidden(at)
         if end is None or end >= stop:
             return at
-        verse = ["\n", self.texts[at + 1]]
-        self.render(at + 1, end, None, verse)
-        out.append("".join(verse).replace(SOFT, "\n") + "\n")
+        verse = self._inner_text(self.texts[at + 1], at + 1, end)
+        out.append("\n" + verse.replace(SOFT, "\n") + "\n")
         return end
 
     def _variant(self, at: int, end: int, out: list[str]) -> None:
         """``-{flags|zh-hans:a;zh-hant:b}-``: the first variant of the wiki's order, or the text as it is."""
-        pieces = [self.texts[at + 1]]
-        self.render(at + 1, end, None, pieces)
-        text = "".join(pieces)
+        text = self._inner_text(self.texts[at + 1], at + 1, end)
         flags, bar, rest = text.partition("|")
         if bar:
             if {flag.strip() for flag in flags.split(";")} & {"H", "T", "-", "N"}:

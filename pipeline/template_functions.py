@@ -1,11 +1,13 @@
 """Templates whose text is computed (units, numbers, Roman numerals), and MediaWiki's parser functions.
 
 Sources: en.wikipedia.org Template:Convert (ranges, composite units), mediawiki.org Help:Extension:ParserFunctions
-and Help:Magic words. Nothing is evaluated: an expression, a date of today, a page's own data are holes.
+and Help:Magic words. Arithmetic has a parser of its own; a date of today and a page's own data are holes.
 """
 
 import re
 from typing import TYPE_CHECKING
+
+from pipeline.expressions import evaluate, show
 
 if TYPE_CHECKING:
     from pipeline.templates import Arguments, Rule
@@ -182,6 +184,19 @@ def _if_error(arguments: "Arguments") -> str:
     return arguments.get("3") or arguments.get("1")
 
 
+def _expression(arguments: "Arguments") -> str | None:
+    value = evaluate(arguments.get("1"))
+    return None if value is None else show(value)
+
+
+def _if_expression(arguments: "Arguments") -> str | None:
+    condition = arguments.get("1")
+    value = evaluate(condition)
+    if value is None and condition:
+        return None
+    return arguments.get("2") if value else arguments.get("3")
+
+
 def _switch(arguments: "Arguments") -> str:
     pairs = arguments.pairs()
     wanted = pairs[0][1] if pairs else ""
@@ -206,6 +221,8 @@ PARSER_FUNCTIONS: "dict[str, Rule]" = {
     "#if": _if,
     "#ifeq": _if_equal,
     "#iferror": _if_error,
+    "#expr": _expression,
+    "#ifexpr": _if_expression,
     "#ifexist": lambda arguments: arguments.get("2"),
     "#switch": _switch,
     "#tag": _tag,
