@@ -1,16 +1,15 @@
 """How clean the text is, and what it loses: over all real dumps in a folder.
 
-    python benchmarks/cleaning_quality.py DUMPS [--texts FOLDER] [--out benchmarks/results/cleaning_quality.md]
+    python -m benchmarks.cleaning_quality DUMPS [--out benchmarks/results/cleaning_quality.md]
 
-A leftover is a piece of markup in a sentence. Words are compared as multisets with mwparserfromhell's
-strip_code after tables, references, files and categories are taken out: "lost" are words of its text that
-ours lacks when no sentence is dropped for a hole and headings are kept.
+A leftover is a piece of markup in a sentence, formulas apart. Words are compared as multisets with
+mwparserfromhell's strip_code after tables, references, files and categories are taken out: "lost" are words
+of its text that ours lacks when no sentence is dropped for a hole and headings are kept.
 """
 
 import argparse
 import collections
 import contextlib
-import lzma
 import re
 import time
 from collections.abc import Iterable
@@ -40,12 +39,25 @@ LEFTOVERS = {
 }
 ISSUE = tuple(LEFTOVERS)[:10]
 OPTIONS = WikitextOptions(math="placeholder")
-_NO_PROSE = {"table", "ref", "references", "gallery", "timeline", "math", "imagemap", "score", "syntaxhighlight", "source"}
+_NO_PROSE = {
+    "table",
+    "ref",
+    "references",
+    "gallery",
+    "timeline",
+    "math",
+    "imagemap",
+    "score",
+    "syntaxhighlight",
+    "source",
+}
 WITH_HOLES = WikitextOptions(math="placeholder", drop_holed_sentences=False, headings="keep")
 
 
 @dataclass
 class Tally:
+    """Counts of one wiki or of all."""
+
     pages: int = 0
     wikitext_bytes: int = 0
     text_bytes: int = 0
@@ -59,13 +71,16 @@ class Tally:
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def add(self, other: "Tally") -> None:
+        """Adds the counts of ``other``."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
 
 def words(text: str) -> collections.Counter[str]:
     """Words by spaces; in scripts without spaces, single characters."""
-    return collections.Counter(re.findall(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W_]+", text.lower()))
+    return collections.Counter(
+        re.findall(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W_]+", text.lower())
+    )
 
 
 def prose_of(page: RealPage) -> str:
@@ -114,8 +129,8 @@ def measure(page: RealPage, compare: bool) -> tuple[Tally, list[str]]:
 
 def table(rows: Iterable[tuple[str, Tally]]) -> list[str]:
     lines = [
-        "| wiki | pages | MB wikitext | sentences | with leftovers | pages with leftovers | sentences dropped for holes "
-        "| words of strip_code | lost |",
+        "| wiki | pages | MB wikitext | sentences | with leftovers | pages with leftovers "
+        "| sentences dropped for holes | words of strip_code | lost |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, t in rows:
@@ -128,7 +143,9 @@ def table(rows: Iterable[tuple[str, Tally]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("dumps", type=Path)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--no-compare", action="store_true", help="leave the slow comparison out")
@@ -141,35 +158,53 @@ def main() -> None:
     examples: list[str] = []
     slowest = 0.0
     for page in real_pages(arguments.dumps):
-        started = time.perf_counter()
+        started = time.process_time()
         plain_text(page.wikitext, page.site, OPTIONS)
-        slowest = max(slowest, time.perf_counter() - started)
+        slowest = max(slowest, time.process_time() - started)
         tally, bad = measure(page, not arguments.no_compare)
         by_wiki[page.site.lang].add(tally)
         examples += [f"{page.site.lang} {page.title}: {sentence}" for sentence in bad]
         lost = tally.lost_words / max(20, tally.peer_words)
         if arguments.lost and tally.lost_words:
             whole = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
-            print(f"{lost:.3f} {page.site.lang} {page.title}: {list((words(prose_of(page)) - whole).items())[:60]}")
-        worst.append((lost + tally.bad_sentences / max(5, tally.sentences), page.site.lang, page.title, tally.bad_sentences, tally.lost_words))
+            missing = words(prose_of(page)) - whole
+            print(f"{lost:.3f} {page.site.lang} {page.title}: {list(missing.items())[:50]}")
+        worst.append(
+            (
+                lost + tally.bad_sentences / max(5, tally.sentences),
+                page.site.lang,
+                page.title,
+                tally.bad_sentences,
+                tally.lost_words,
+            )
+        )
     total = Tally()
     for tally in by_wiki.values():
         total.add(tally)
     for line in examples[: arguments.examples]:
         print(line[:300])
     lines = ["# Cleaning quality over real dumps", ""]
-    lines += [f"{len(by_wiki)} wikis, slowest page {slowest:.3f} s. Leftovers counted: {', '.join(ISSUE)}.", ""]
+    lines += [
+        f"{len(by_wiki)} wikis, slowest page {slowest:.3f} s. Leftovers counted: {', '.join(ISSUE)}.",
+        "",
+    ]
     lines += table([("all", total), *sorted(by_wiki.items(), key=lambda item: -item[1].pages)])
     lines += ["", "| kind of leftover | sentences |", "|---|---:|"]
     lines += [f"| `{name.replace('|', chr(92) + '|')}` | {total.kinds[name]} |" for name in LEFTOVERS]
-    lines += ["", f"## The {arguments.worst} worst pages", "", "| wiki | page | sentences with leftovers | words lost |", "|---|---|---:|---:|"]
+    lines += [
+        "",
+        f"## The {arguments.worst} worst pages",
+        "",
+        "| wiki | page | sentences with leftovers | words lost |",
+        "|---|---|---:|---:|",
+    ]
     for _, wiki, title, bad_count, lost_count in sorted(worst, reverse=True)[: arguments.worst]:
         lines.append(f"| {wiki} | {title.replace('|', '')} | {bad_count} | {lost_count} |")
     text = "\n".join(lines) + "\n"
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
         arguments.out.write_text(text, encoding="utf-8")
-    print("\n".join(lines[:6 if arguments.out else None]))
+    print("\n".join(lines[: 6 if arguments.out else None]))
     print({name: total.kinds[name] for name in LEFTOVERS})
 
 

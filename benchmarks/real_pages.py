@@ -12,7 +12,15 @@ from pipeline.languages import WIKI_CODES, is_redirect
 from pipeline.site import FILE, SiteInfo
 
 _FILE_WIKI = re.compile(r"^([a-z]{2,}(?:[_-][a-z]+)*?)wiki(?:-|$)")
-_OTHER_MODELS = ("json", "Scribunto", "css", "javascript", "sanitized-css", "wikibase-item", "wikibase-property")
+_OTHER_MODELS = (
+    "json",
+    "Scribunto",
+    "css",
+    "javascript",
+    "sanitized-css",
+    "wikibase-item",
+    "wikibase-property",
+)
 
 
 @dataclass(frozen=True)
@@ -26,18 +34,21 @@ class RealPage:
 
 
 def real_pages(folder: Path) -> Iterator[RealPage]:
-    """Articles (namespace 0, wikitext, no redirects) of every .xml and .xml.bz2 file, each page once a wiki."""
+    """Articles (namespace 0, no redirects) of every .xml and .xml.bz2 file, each page once a wiki."""
     seen: set[tuple[str, str]] = set()
-    paths = (path for path in folder.rglob("*") if path.suffix in (".xml", ".bz2") and "index" not in path.name)
+    paths = (
+        path for path in folder.rglob("*") if path.suffix in (".xml", ".bz2") and "index" not in path.name
+    )
     for path in sorted(paths):
-        for page in _pages_of_file(path):
+        for page in pages_of_file(path):
             key = (page.site.lang, page.title)
             if key not in seen:
                 seen.add(key)
                 yield page
 
 
-def _pages_of_file(path: Path) -> Iterator[RealPage]:
+def pages_of_file(path: Path) -> Iterator[RealPage]:
+    """The articles of one file, of the wiki that the file is named after, else of that of its siteinfo."""
     data = path.read_bytes()
     if path.suffix == ".bz2":
         data = bz2.decompress(data)
@@ -74,6 +85,12 @@ def _page(path: Path, site: SiteInfo, node: ElementTree.Element) -> RealPage | N
     fields = {child.tag.rpartition("}")[2]: child.text or "" for child in node.iter()}
     is_article = fields.get("ns", "0") == "0" and fields.get("model", "wikitext") not in _OTHER_MODELS
     text = fields.get("text", "")
-    if site.lang not in WIKI_CODES or not is_article or "redirect" in fields or not text.strip() or is_redirect(text):
+    if (
+        site.lang not in WIKI_CODES
+        or not is_article
+        or "redirect" in fields
+        or not text.strip()
+        or is_redirect(text)
+    ):
         return None
     return RealPage(path.name, site, fields.get("title", ""), text)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class Argument(NamedTuple):
-    """``text``, then the tokens ``start`` to ``stop`` - 1 with what follows each; ``tail`` follows the last."""
+    """``text``, then tokens ``start`` to ``stop`` - 1 and what follows each; ``tail`` follows the last."""
 
     text: str
     start: int
@@ -18,7 +18,7 @@ class Argument(NamedTuple):
 
 
 def split_arguments(page: "Page", opening: int, end: int) -> list[Argument]:
-    """The parts between the bars of the call that token ``opening`` begins and ``end`` ends; the first is its name."""
+    """The parts between the bars of the call from token ``opening`` to ``end``; the first is its name."""
     texts, kinds, close = page.texts, page.kinds, page.close
     arguments: list[Argument] = []
     first: str | None = None
@@ -64,13 +64,15 @@ class CallArguments:
         for number, argument in enumerate(arguments):
             name, equals, value = argument.text.partition("=")
             if equals and not (is_function and number == 0):
-                name = " ".join(name.split())
-                argument = Argument(value, *argument[1:])
+                self._add(" ".join(name.split()), argument._replace(text=value))
             else:
-                self._count += 1
-                name = str(self._count)
-            self._by_name[name] = argument
-            self._order.append((name if equals else None, argument))
+                self._add(None, argument)
+
+    def _add(self, name: str | None, argument: Argument) -> None:
+        if name is None:
+            self._count += 1
+        self._by_name[name or str(self._count)] = argument
+        self._order.append((name, argument))
 
     def _text(self, argument: Argument) -> str:
         text = self._texts.get(argument)

@@ -1,4 +1,4 @@
-"""The arithmetic of ``{{#expr:}}`` and ``{{#ifexpr:}}``: a small parser of its own, no evaluator of a language.
+"""The arithmetic of ``{{#expr:}}`` and ``{{#ifexpr:}}``: a small parser, no evaluator of a language.
 
 Source: mediawiki.org Help:Extension:ParserFunctions (operators and their precedence). What it does not know,
 gives None.
@@ -23,10 +23,7 @@ def _divide(left: Number, right: Number) -> Number:
 def _power(left: Number, right: Number) -> Number:
     if abs(right) > _MAX_POWER:
         raise OverflowError
-    value = left**right
-    if isinstance(value, complex):
-        raise ArithmeticError("root of a negative number")
-    return float(value)
+    return math.pow(left, right)
 
 
 def _round(left: Number, right: Number) -> Number:

@@ -67,26 +67,28 @@ _VARIANT_ALTERNATIVES = (r"-\{(?!\{)", r"\}-")
 
 # Elements whose content is not wikitext (tags of extensions).
 RAW_TAGS = frozenset(
-    "nowiki pre math chem ce score timeline gallery hiero syntaxhighlight source templatedata graph mapframe "
-    "maplink inputbox imagemap categorytree charinsert indicator dynamicpagelist rss quiz templatestyles "
-    "references easytimeline phonos".split()
+    "nowiki pre math chem ce score timeline gallery hiero syntaxhighlight source templatedata graph "
+    "mapframe maplink inputbox imagemap categorytree charinsert indicator dynamicpagelist rss quiz "
+    "templatestyles references easytimeline phonos".split()
 )
 _HIDDEN_TAGS = frozenset(["table", "rt", "rp", "rtc", "includeonly", "script", "style"])
 _BLOCK_TAGS = frozenset(
-    "br p div blockquote center li dd dt ul ol dl h1 h2 h3 h4 h5 h6 hr tr td th caption thead tbody tfoot poem "
-    "table references gallery article aside figure figcaption main header footer nav pre".split()
+    "br p div blockquote center li dd dt ul ol dl h1 h2 h3 h4 h5 h6 hr tr td th caption thead tbody "
+    "tfoot poem table references gallery article aside figure figcaption main header footer nav pre".split()
 )
 _INLINE_TAGS = frozenset(
-    "a abbr b bdi bdo big cite code data del dfn em font i ins kbd link mark meta noinclude onlyinclude q ruby rb rbc "
-    "s samp section small span strike strong sub sup time tt u var wbr col colgroup img ref languages translate tvar "
-    "everyone nobr acronym label nomobile noexport onlymobile langconvert".split()
+    "a abbr b bdi bdo big cite code data del dfn em font i ins kbd link mark meta noinclude onlyinclude "
+    "q ruby rb rbc s samp section small span strike strong sub sup time tt u var wbr col colgroup img "
+    "ref languages translate tvar everyone nobr acronym label nomobile noexport onlymobile "
+    "langconvert".split()
 )
 _KNOWN_TAGS = RAW_TAGS | _HIDDEN_TAGS | _BLOCK_TAGS | _INLINE_TAGS
+_HIDING_STYLE = re.compile(r"(?i)display\s*:\s*none")
 _TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)")
 _SWITCHES = frozenset(
     "notoc forcetoc toc noeditsection nogallery notitleconvert notc nocontentconvert nocc index noindex "
-    "staticredirect newsectionlink nonewsectionlink hiddencat expectunusedcategory expectunusedtemplate disambig "
-    "start end noglobal expected_unconnected_page archivedtalk notalk".split()
+    "staticredirect newsectionlink nonewsectionlink hiddencat expectunusedcategory expectunusedtemplate "
+    "disambig start end noglobal expected_unconnected_page archivedtalk notalk".split()
 )
 
 TEXTS: dict[str, str] = {}
@@ -116,7 +118,7 @@ def kind_of(token: str) -> int:
 
 
 def kinds_of(tokens: list[str]) -> list[int]:
-    """The kinds of a page's tokens. What is remembered of earlier pages may be given up before, not within."""
+    """The kinds of a page's tokens. What earlier pages had is given up before one, never within it."""
     if len(KINDS) > _MAX_REMEMBERED:
         for memory in (KINDS, TEXTS, TAG_NAMES):
             memory.clear()
@@ -126,47 +128,52 @@ def kinds_of(tokens: list[str]) -> list[int]:
     return kinds  # type: ignore[return-value]
 
 
+_FIXED = {
+    "<!--": (COMMENT_OPEN, ""),
+    "-->": (COMMENT_CLOSE, "-->"),
+    "-{": (VARIANT_OPEN, ""),
+    "}-": (VARIANT_CLOSE, ""),
+    "{{": (TEMPLATE_OPEN, ""),
+    "{{{": (PARAMETER_OPEN, ""),
+}
+_BY_FIRST_CHAR = {"}": (BRACE_CLOSE, ""), "]": (BRACKET_CLOSE, ""), ":": (BARE_URL, "")}
+
+
 def _classify(token: str) -> tuple[int, str]:
     first = token[0]
+    known = _FIXED.get(token) or _BY_FIRST_CHAR.get(first)
+    if known is not None:
+        return known
     if first == "\n":
         return _classify_line(token)
     if first == "<":
-        return (COMMENT_OPEN, "") if token == "<!--" else _classify_tag(token)
-    if first == "&":
-        return LITERAL, decode_entity(token)
-    if first == "'":
-        return LITERAL, _quote_marks(len(token))
+        return _classify_tag(token)
+    if first == "[":
+        return (LINK_OPEN if token[1] == "[" else URL_OPEN), ""
     if first == "_":
         return (NOTHING, "") if _is_switch(token[2:-2]) else (LITERAL, token)
-    if first == "[":
-        return (LINK_OPEN, "") if token[1] == "[" else (URL_OPEN, "")
-    if first == "-":
-        return (COMMENT_CLOSE, token) if token == "-->" else (VARIANT_OPEN, "")
-    if first == "{":
-        return (PARAMETER_OPEN, "") if token == "{{{" else (TEMPLATE_OPEN, "")
-    if first == "}":
-        return (VARIANT_CLOSE, "") if token == "}-" else (BRACE_CLOSE, "")
-    return (BRACKET_CLOSE, "") if first == "]" else (BARE_URL, "")
+    return LITERAL, decode_entity(token) if first == "&" else _quote_marks(len(token))
 
 
 def _classify_line(token: str) -> tuple[int, str]:
     marker = token.lstrip(" \t\n")
-    if not marker:
+    first = marker[:1]
+    if not first:
         # A line that starts with a space is a line of its own (preformatted).
         return (LITERAL, SOFT) if token == "\n" else (LINE, "\n")
     if marker.endswith("{|"):
         return TABLE_OPEN, "\n"
-    if marker[0] == "|":
-        return (TABLE_CLOSE, "\n") if marker[1:2] == "}" else (CELL, "\n")
-    if marker[0] == "!":
+    if first == "|":
+        return (TABLE_CLOSE if marker[1:2] == "}" else CELL), "\n"
+    if first == "!":
         return HEADER_CELL, "\n!"
-    if marker[0] == "=":
-        return LINE, "\n" + HEADING + marker
-    if marker[0] == "-":
-        return LINE, "\n"
-    if ";" in marker:
-        return LINE, "\n" + TERM
-    return LINE, "\n" + (ITEM if "*" in marker or "#" in marker else INDENT)
+    if first == "=":
+        mark = HEADING + marker
+    elif first == "-":
+        mark = ""
+    else:
+        mark = TERM if ";" in marker else ITEM if "*" in marker or "#" in marker else INDENT
+    return LINE, "\n" + mark
 
 
 def _classify_tag(token: str) -> tuple[int, str]:
@@ -176,21 +183,22 @@ def _classify_tag(token: str) -> tuple[int, str]:
         return LITERAL, token
     TAG_NAMES[token] = name
     text = "\n" if name in _BLOCK_TAGS else ""
+    is_extension = name in RAW_TAGS or name == "ref"
     if token[1] == "/":
-        return TAG_CLOSE, text
-    if name == "br" or token[:-1].rstrip().endswith("/"):
-        return (SILENT, "") if name in ("ref", "references") or name in RAW_TAGS else (NOTHING, text)
-    if name == "ref":
-        return REFERENCE_OPEN, ""
-    if name in RAW_TAGS:
-        return RAW_OPEN, ""
-    if name in _HIDDEN_TAGS or ("display" in token and "display:none" in token.replace(" ", "").lower()):
-        return HIDDEN_OPEN, text
-    return (POEM_OPEN if name == "poem" else NOTHING), text
+        kind = TAG_CLOSE
+    elif name == "br" or token[:-1].rstrip().endswith("/"):
+        kind = SILENT if is_extension else NOTHING
+    elif is_extension:
+        kind = REFERENCE_OPEN if name == "ref" else RAW_OPEN
+    elif name in _HIDDEN_TAGS or _HIDING_STYLE.search(token):
+        kind = HIDDEN_OPEN
+    else:
+        kind = POEM_OPEN if name == "poem" else NOTHING
+    return kind, text
 
 
 def _quote_marks(count: int) -> str:
-    """Apostrophes as bold and italic marks: what exceeds five, and the fourth, are shown (MediaWiki's rule)."""
+    """Apostrophes as bold and italic marks; a fourth one and those after the fifth are shown (MediaWiki)."""
     if count == 2:
         return ITALIC
     shown = "'" if count == 4 else "'" * max(0, count - 5)

@@ -60,10 +60,8 @@ class Matches:
                 continue
             if kind in _OPENERS:
                 stack.append(at)
-                if kind in _BRACES:
-                    self._braces += 1
-                elif kind == TABLE_OPEN:
-                    self._tables += 1
+                self._braces += kind in _BRACES
+                self._tables += kind == TABLE_OPEN
             elif kind == BRACKET_CLOSE:
                 self._close_brackets(at)
             elif kind == BRACE_CLOSE:
@@ -127,10 +125,8 @@ class Matches:
             kind = self.kinds[top]
             if kind in kinds:
                 return top
-            if kind == TABLE_OPEN:
-                self._tables -= 1
-            elif kind in _BRACES:
-                self._braces -= 1
+            self._tables -= kind == TABLE_OPEN
+            self._braces -= kind in _BRACES
 
     def _end_inline(self, at: int) -> None:
         """Links end with their paragraph, a file's caption only with its section."""
@@ -154,7 +150,7 @@ class Matches:
         return self._tag_closes.get(name, [])
 
     def end_of_opaque(self, at: int) -> int | None:
-        """The token that ends the tag or comment opened at ``at``, whatever stands between; None if none does."""
+        """The token that ends the tag or comment opened at ``at``, whatever is between; None if none does."""
         kind = self.kinds[at]
         name = "!--" if kind == COMMENT_OPEN else TAG_NAMES[self.tokens[at]]
         closes = self._closes_of(name)
@@ -170,7 +166,7 @@ class Matches:
         return end
 
     def end_of_hidden(self, at: int) -> int | None:
-        """The token before which the element opened at ``at`` ends, elements of its name inside it passed over."""
+        """The token before which the element opened at ``at`` ends; elements of its name may stand in it."""
         name = TAG_NAMES[self.tokens[at]]
         ends = self._hidden.get(name)
         if ends is None:

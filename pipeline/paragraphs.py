@@ -22,8 +22,10 @@ class CleanText:
 _OPEN, _CLOSE = r"(\[（［【〔", r")\]）］】〕"
 _BRACKET = re.compile(f"([{_OPEN}])([^{_OPEN}{_CLOSE}]*+)([{_CLOSE}])")
 _BRACKET_PART = re.compile("([,;，；、،؛/|=•·])")
-_EMPTY_QUOTES = re.compile(f"[\"“„«「『‘‹]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+[\"”“»」』’›]")
-_DOUBLED_MARK = re.compile(f"[,;:，、،؛]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+(?=[,;.，、。،؛)）])")
+_EMPTY_QUOTES = re.compile(f'["“„«「『‘‹]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+["”“»」』’›]')
+_DOUBLED_MARK = re.compile(
+    f"[,;:，、،؛]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+(?=[,;.，、。،؛)）])|\\.\\s*+{GAP}[{GAP}\\s]*+(?=\\.)"
+)
 _HOLE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{HOLE}[\\s{GAP}{HOLE}]*+")
 _GAP = re.compile(f"(?<!\\s)\\s*+{GAP}[\\s{GAP}]*+")
 _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”»")
@@ -41,17 +43,15 @@ def finish(text: str, lang: str, headings: bool, lists: bool, drop_holed: bool) 
     """Paragraphs of rendered ``text``; ``headings`` and ``lists`` say whether these are kept."""
     clean = CleanText()
     for line in text.split("\n"):
-        if not line:
-            continue
-        first = line[0]
-        if first in _LINE_MARKS:
+        body = line
+        mark = line[:1]
+        if mark in _LINE_MARKS:
             # What such a line says ends with it; the next line is a paragraph again.
-            line, _, rest = line[1:].partition(SOFT)
-            for part in _marked_line(first, line, headings, lists):
+            marked, _, body = line[1:].partition(SOFT)
+            for part in _marked_line(mark, marked, headings, lists):
                 _finish_line(part, lang, drop_holed, True, clean)
-            line = rest
-        if line:
-            _finish_line(line, lang, drop_holed, False, clean)
+        if body:
+            _finish_line(body, lang, drop_holed, False, clean)
     return clean
 
 
@@ -109,6 +109,8 @@ def _resolve_bold(line: str) -> str:
 
 
 def _turn_one_bold(line: str) -> str:
+    if not (line.count(BOLD) % 2 and line.count(ITALIC) % 2):
+        return line
     places = [at for at, char in enumerate(line) if char == BOLD]
     after_letter = [at for at in places if at and not line[at - 1].isspace()]
     after_single = [at for at in after_letter if at < 2 or line[at - 2].isspace()]
@@ -134,7 +136,7 @@ def _mend(line: str, lang: str, in_list: bool) -> str:
 
 
 def _close_gaps(line: str) -> str:
-    """``line`` without gaps: one space where a gap had one, none before a mark or after an opening bracket."""
+    """``line`` without gaps: a space where a gap had one, none before a mark or after an opening bracket."""
     return _GAP.sub(_space_for_gap, line)
 
 
@@ -179,7 +181,7 @@ def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
     if before and after:
         is_hole = _is_hole_inside(before, after, bool(leading), bool(trailing), lang)
     elif before:
-        # At the end of a line: a list's items take flags and notes there, a sentence does not end without words.
+        # At the end of a line a list's items take flags and notes; a sentence does not end without words.
         is_hole = not in_list and (before in ":=" or (bool(leading) and before not in _SENTENCE_END))
     else:
         is_hole = after.islower()

@@ -1,34 +1,24 @@
 """The rendering loop: tokens of a page to text with marks (`pipeline.markup`)."""
 
 import re
+from collections.abc import Callable
 
 from pipeline import markup
 from pipeline.arguments import Argument, CallArguments, split_arguments
 from pipeline.markup import (
-    BARE_URL,
     BRACKET_CLOSE,
     CELL,
-    COMMENT_CLOSE,
-    COMMENT_OPEN,
     GAP,
-    HEADER_CELL,
-    HIDDEN_OPEN,
     HOLE,
     LINE,
     LINK_OPEN,
     PARAMETER_OPEN,
-    POEM_OPEN,
-    RAW_OPEN,
     REFERENCE_OPEN,
-    SILENT,
     SOFT,
-    TABLE_OPEN,
     TAG_CLOSE,
     TAG_NAMES,
     TEMPLATE_OPEN,
     TEXTS,
-    URL_OPEN,
-    VARIANT_OPEN,
 )
 from pipeline.matching import Matches
 from pipeline.wiki import Wiki
@@ -37,7 +27,7 @@ _MAX_DEPTH = 40
 """Calls nested deeper than this show nothing."""
 FORMULA = "[formula]"
 """Stands for a formula when formulas are not kept."""
-_GAP_SHOWS_AFTER = frozenset(" ([（【「『“„«" + SOFT)
+_GAP_SHOWS_AFTER = frozenset(" ([（【「『“„«,;，；、،/" + SOFT)
 _SCHEME = re.compile(r"(?i)(?:https?|ftps?|sftp|git|svn|irc|ssh|telnet|gopher)$")
 _PIPE_TRICK = re.compile(r"\s*[(（][^()（）]*[)）]$|,\s.*$")
 _ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]*|#[0-9]+|#[xX][0-9A-Fa-f]+);")
@@ -64,98 +54,73 @@ class Page:
         self.render(0, len(self.tokens), None, out)
         return "".join(out)
 
-    # The loop. `out` takes the pieces of text; a token that ends the range gets `tail` as its following text.
-    def render(self, at: int, stop: int, tail: str | None, out: list[str]) -> None:  # noqa: C901, PLR0912, PLR0915
-        """Appends the text of tokens ``at`` to ``stop`` - 1 and of what follows each of them."""
-        texts, tokens, kinds, close, append = self.texts, self.tokens, self.kinds, self.close, out.append
+    def render(self, at: int, stop: int, tail: str | None, out: list[str]) -> None:
+        """Appends to ``out`` the text of tokens ``at`` to ``stop`` - 1 and what follows each of them.
+
+        ``tail``, if given, takes the place of the text that follows the last one.
+        """
+        texts, tokens, kinds, spare = self.texts, self.tokens, self.kinds, self.matches.spare
         while at < stop:
             kind = kinds[at]
             if kind <= LINE or kind == TAG_CLOSE:
-                if kind or TEXTS[tokens[at]]:
-                    append(TEXTS[tokens[at]])
+                shown = TEXTS[tokens[at]]
+                if shown:
+                    out.append(shown)
             elif kind == LINK_OPEN:
                 at = self._link(at, stop, out)
-                if at < 0:  # the text after the bracket is done with
-                    at = -at
-                    continue
-            elif kind == BRACKET_CLOSE:
-                if self.matches.spare.get(at) == 1:
-                    append("]")
-            elif kind == TEMPLATE_OPEN or kind == PARAMETER_OPEN:
-                end = close.get(at, stop + 1)
-                if end > stop:
-                    append(HOLE)
-                    at = self._end_of_unclosed(at, stop)
-                    continue
-                if kind == TEMPLATE_OPEN:
-                    self._template(at, end, out)
-                else:
-                    self._parameter(at, end, out)
-                if end == stop:
-                    return
-                at = end
-            elif kind == COMMENT_OPEN or kind == REFERENCE_OPEN or kind == RAW_OPEN:
-                end = close.get(at, stop)
-                if end >= stop:
-                    name = TAG_NAMES.get(tokens[at])
-                    if name not in _SHOWN_UNCLOSED:
-                        at = self._end_of_unclosed(at, stop)
-                        continue
-                else:
-                    if kind == RAW_OPEN:
-                        self._raw(at, end, out)
-                    elif kind == REFERENCE_OPEN:
-                        self._gap(out)
-                    at = end
-            elif kind == SILENT:
-                self._gap(out)
-            elif kind == TABLE_OPEN:
-                append("\n")
-                end = close.get(at, stop + 1)
-                if end > stop:
-                    at = self._end_of_unclosed(at, stop)
-                    continue
-                if end == stop:
-                    return
-                at = end
-            elif kind == URL_OPEN:
-                if close.get(at) == at + 1 and not texts[at + 1].strip():
-                    self._gap(out)
-                    at += 1
-            elif kind == COMMENT_CLOSE:
-                append(tokens[at])
-            elif kind == BARE_URL:
-                self._bare_url(tokens[at], out)
-            elif kind == CELL or kind == HEADER_CELL:
-                append("\n")
-                if kind == HEADER_CELL and "|" not in texts[at + 1] and "!!" not in texts[at + 1]:
-                    append("!")
-                else:
-                    at = self._end_of_line(at, stop)
-                    continue
-            elif kind == HIDDEN_OPEN:
-                append(TEXTS[tokens[at]])
-                hidden_end = self.matches.end_of_hidden(at)
-                if hidden_end is not None:
-                    at = min(hidden_end, stop)
-                    continue
-            elif kind == VARIANT_OPEN:
-                end = close.get(at, stop)
-                if end < stop:
-                    self._variant(at, end, out)
-                    at = end
-                else:
-                    append("-")
-            elif kind == POEM_OPEN:
-                at = self._poem(at, stop, out)
+            elif kind != BRACKET_CLOSE:
+                at = _HANDLERS[kind](self, at, stop, out)
+            elif spare.get(at) == 1:
+                out.append("]")
+            # A handler gives the last token that it has used up, or, negated, the one to go on with when the
+            # text before that is done with.
+            if at < 0:
+                at = -at
+                continue
             at += 1
+            if at > stop:
+                return
             text = texts[at] if at < stop or tail is None else tail
             if text:
-                append(text)
+                out.append(text)
 
     def _gap(self, out: list[str]) -> None:
         if out[-1][-1:] in _GAP_SHOWS_AFTER:
             out.append(GAP)
+
+    def _show_gap(self, at: int, _: int, out: list[str]) -> int:
+        self._gap(out)
+        return at
+
+    def _show_as_written(self, at: int, _: int, out: list[str]) -> int:
+        out.append(self.tokens[at])
+        return at
+
+    def _show_line(self, at: int, _: int, out: list[str]) -> int:
+        out.append("\n")
+        return at
+
+    def _show_nothing(self, at: int, _stop: int, _out: list[str]) -> int:
+        return at
+
+    # --- tables ---
+
+    def _table(self, at: int, stop: int, out: list[str]) -> int:
+        out.append("\n")
+        end = self.close.get(at, stop + 1)
+        return end if end <= stop else -self._end_of_unclosed(at, stop)
+
+    def _cell(self, at: int, stop: int, out: list[str]) -> int:
+        """A table's line outside of any table: nothing to read."""
+        out.append("\n")
+        return -self._end_of_line(at, stop)
+
+    def _header_cell(self, at: int, stop: int, out: list[str]) -> int:
+        """The same, if it looks like one; "!Kung" at the start of a line is a word."""
+        if "|" in self.texts[at + 1] or "!!" in self.texts[at + 1]:
+            return self._cell(at, stop, out)
+        out.append("\n!")
+        return at
 
     # --- links ---
 
@@ -177,7 +142,7 @@ class Page:
             self._gap(out)
             return end
         if end >= stop:
-            # Never closed: the brackets go, the target if there is a label, and one bracket that was meant to close.
+            # Never closed: the brackets go, a target with a label, and one bracket that was meant to close.
             out.append(label if bar else text)
             if self.matches.spare.get(at + 1) == 1:
                 del self.matches.spare[at + 1]
@@ -207,19 +172,31 @@ class Page:
         out.append(self.texts[at + 1].removeprefix(":"))
         return at + 1
 
-    def _bare_url(self, token: str, out: list[str]) -> None:
+    def _url(self, at: int, _: int, out: list[str]) -> int:
+        """``[http://... label]`` shows its label, without one it shows a number."""
+        if self.close.get(at) == at + 1 and not self.texts[at + 1].strip():
+            self._gap(out)
+            return at + 1
+        return at
+
+    def _bare_url(self, at: int, _: int, out: list[str]) -> int:
+        token = self.tokens[at]
         scheme = _SCHEME.search(out[-1][-8:])
         if scheme is None:
             out.append(token)
-            return
+            return at
         out[-1] = out[-1][: -len(scheme.group())]
         self._gap(out)
-        address = token.rstrip(".,;:!?)")
-        out.append(token[len(address) :])
+        out.append(token[len(token.rstrip(".,;:!?)")) :])
+        return at
 
     # --- templates ---
 
-    def _template(self, at: int, end: int, out: list[str]) -> None:
+    def _template(self, at: int, stop: int, out: list[str]) -> int:
+        end = self.close.get(at, stop + 1)
+        if end > stop:
+            out.append(HOLE)
+            return -self._end_of_unclosed(at, stop)
         text = self._call(at, end)
         if text is None:
             out.append(HOLE)
@@ -227,6 +204,7 @@ class Page:
             out.append(text)
         else:
             self._gap(out)
+        return end
 
     def _call(self, at: int, end: int) -> str | None:
         rule, colon = self.wiki.rule_of_call(self.texts, self.tokens, at)
@@ -239,11 +217,15 @@ class Page:
             arguments.insert(0, Argument(name.text[colon:], name.start, name.stop, name.tail))
         return rule(CallArguments(self, name.text.strip(), arguments, is_function=bool(colon)))
 
-    def _parameter(self, at: int, end: int, out: list[str]) -> None:
+    def _parameter(self, at: int, stop: int, out: list[str]) -> int:
         """``{{{name|default}}}``: a page is not called with arguments, so the default is shown."""
+        end = self.close.get(at, stop + 1)
+        if end > stop:
+            return self._template(at, stop, out)
         arguments = split_arguments(self, at, end)
         if len(arguments) > 1:
             out.append(self.argument_text(arguments[1]))
+        return end
 
     def argument_text(self, argument: "Argument") -> str:
         """The rendered text of an argument."""
@@ -263,22 +245,39 @@ class Page:
 
     # --- tags ---
 
-    def _raw(self, at: int, end: int, out: list[str]) -> None:
+    def _comment(self, at: int, stop: int, _: list[str]) -> int:
+        end = self.close.get(at, stop)
+        return end if end < stop else -self._end_of_unclosed(at, stop)
+
+    def _reference(self, at: int, stop: int, out: list[str]) -> int:
+        end = self._comment(at, stop, out)
+        if end >= 0:
+            self._gap(out)
+        return end
+
+    def _raw(self, at: int, stop: int, out: list[str]) -> int:
         name = TAG_NAMES[self.tokens[at]]
+        end = self.close.get(at, stop)
+        if end >= stop:
+            return at if name in _SHOWN_UNCLOSED else -self._end_of_unclosed(at, stop)
         raw = "".join(self.parts[2 * at + 2 : 2 * end + 1])
         if name in ("math", "chem", "ce"):
             formula = " ".join(_ENTITY.sub(_decode, raw).split())
-            is_tex = name == "math"
-            out.append(FORMULA if is_tex and formula and not self.wiki.keeps_formulas else formula)
+            out.append(FORMULA if name == "math" and formula and not self.wiki.keeps_formulas else formula)
         elif name in ("nowiki", "pre"):
             lines = _ENTITY.sub(_decode, raw).split("\n")
-            out.append((SOFT if name == "nowiki" else "\n").join(lines))
-            out.append("\n" if name == "pre" else "")
+            out.append(SOFT.join(lines) if name == "nowiki" else "\n".join(lines) + "\n")
         elif name in ("syntaxhighlight", "source") and "\n" not in raw.strip():
             # Code within a sentence; a listing is no text.
             out.append(_ENTITY.sub(_decode, raw).strip())
         else:
             self._gap(out)
+        return end
+
+    def _hidden(self, at: int, stop: int, out: list[str]) -> int:
+        out.append(TEXTS[self.tokens[at]])
+        end = self.matches.end_of_hidden(at)
+        return at if end is None else -min(end, stop)
 
     def _poem(self, at: int, stop: int, out: list[str]) -> int:
         """Lines of a poem are paragraphs; returns the closing tag, or ``at`` where none is."""
@@ -289,17 +288,22 @@ class Page:
         out.append("\n" + verse.replace(SOFT, "\n") + "\n")
         return end
 
-    def _variant(self, at: int, end: int, out: list[str]) -> None:
+    def _variant(self, at: int, stop: int, out: list[str]) -> int:
         """``-{flags|zh-hans:a;zh-hant:b}-``: the first variant of the wiki's order, or the text as it is."""
+        end = self.close.get(at, stop)
+        if end >= stop:
+            out.append("-")
+            return at
         text = self._inner_text(self.texts[at + 1], at + 1, end)
         flags, bar, rest = text.partition("|")
         if bar:
             if {flag.strip() for flag in flags.split(";")} & {"H", "T", "-", "N"}:
-                return
+                return end
             text = rest
         choices = {code.lower(): choice.strip() for code, choice in _VARIANT_RULE.findall(text)}
         shown = next((choices[code] for code in self.wiki.variants if code in choices), None)
         out.append(text if shown is None else shown)
+        return end
 
     # --- unclosed ---
 
@@ -330,8 +334,27 @@ class Page:
 _SHOWN_UNCLOSED = frozenset(
     ["nowiki", "pre", "syntaxhighlight", "source", "math", "chem", "ce", "references"]
 )
+_HANDLERS: dict[int, Callable[[Page, int, int, list[str]], int]] = {
+    markup.CELL: Page._cell,
+    markup.HEADER_CELL: Page._header_cell,
+    markup.TABLE_OPEN: Page._table,
+    markup.TABLE_CLOSE: Page._show_line,
+    markup.URL_OPEN: Page._url,
+    markup.BARE_URL: Page._bare_url,
+    markup.TEMPLATE_OPEN: Page._template,
+    markup.PARAMETER_OPEN: Page._parameter,
+    markup.BRACE_CLOSE: Page._show_nothing,
+    markup.RAW_OPEN: Page._raw,
+    markup.REFERENCE_OPEN: Page._reference,
+    markup.HIDDEN_OPEN: Page._hidden,
+    markup.POEM_OPEN: Page._poem,
+    markup.COMMENT_OPEN: Page._comment,
+    markup.COMMENT_CLOSE: Page._show_as_written,
+    markup.VARIANT_OPEN: Page._variant,
+    markup.VARIANT_CLOSE: Page._show_nothing,
+    markup.SILENT: Page._show_gap,
+}
 
 
 def _decode(match: re.Match[str]) -> str:
-    entity = match.group()
-    return markup.decode_entity(entity)
+    return markup.decode_entity(match.group())

@@ -1,7 +1,8 @@
 """Templates whose text is computed (units, numbers, Roman numerals), and MediaWiki's parser functions.
 
-Sources: en.wikipedia.org Template:Convert (ranges, composite units), mediawiki.org Help:Extension:ParserFunctions
-and Help:Magic words. Arithmetic has a parser of its own; a date of today and a page's own data are holes.
+Sources: en.wikipedia.org Template:Convert (ranges, composite units), mediawiki.org
+Help:Extension:ParserFunctions and Help:Magic words.
+Arithmetic has a parser of its own; a date of today and a page's own data are holes.
 """
 
 import re
@@ -15,13 +16,16 @@ if TYPE_CHECKING:
 _RANGE_WORDS = {
     "-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ",
     "x": " × ", "×": " × ", "*": " × ", "xx": " × ", "by": " by ", "by(x)": " by ", "+/-": " ± ", "±": " ± ",
-    "to about": " to about ", "+": " + ", "/": "/", ",": ", ", "et": " et ", "à": " à ", "y": " y ", "bis": " bis ",
+    "to about": " to about ", "+": " + ", "/": "/", ",": ", ", "et": " et ", "à": " à ", "y": " y ",
+    "bis": " bis ",
 }  # fmt: skip
 _UNIT_NAMES = {
     "c": "°C", "f": "°F", "sqmi": "sq mi", "sqft": "sq ft", "sqin": "sq in", "sqkm": "km2", "sqm": "m2",
-    "cuft": "cu ft", "cuyd": "cu yd", "cumi": "cu mi", "hp": "hp", "lbf": "lbf", "nmi": "nmi", "acre": "acres",
-    "mph": "mph", "kn": "kn", "ftin": "ft in", "usgal": "US gal", "impgal": "imp gal", "lt": "long tons",
-    "st": "st", "oz": "oz", "pd/sqmi": "/sq mi", "pd/km2": "/km2", "km/h": "km/h", "kph": "km/h",
+    "cuft": "cu ft", "cuyd": "cu yd", "cumi": "cu mi", "hp": "hp", "lbf": "lbf", "nmi": "nmi",
+    "acre": "acres", "mph": "mph", "kn": "kn", "ftin": "ft in",
+    "usgal": "US gal", "impgal": "imp gal",
+    "lt": "long tons", "st": "st", "oz": "oz", "pd/sqmi": "/sq mi", "pd/km2": "/km2", "km/h": "km/h",
+    "kph": "km/h",
 }  # fmt: skip
 _NUMBER = re.compile(r"[-−+]?[0-9][0-9.,/+ ]*(?:e[-+]?[0-9]+)?")
 

@@ -43,6 +43,7 @@ class Fixed:
     fixed: str | None
 
     def __call__(self, _: Arguments) -> str | None:
+        """The fixed text."""
         return self.fixed
 
 
@@ -56,6 +57,7 @@ class _Pattern:
     parts: tuple["str | tuple[str, ...] | _Pattern", ...]
 
     def __call__(self, arguments: Arguments) -> str:
+        """The filled pattern, '' when none of its arguments has a text."""
         return self._fill(arguments)[0].strip()
 
     def _fill(self, arguments: Arguments) -> tuple[str, bool]:

@@ -1,0 +1,116 @@
+"""How fast the cleaning is, beside mwparserfromhell in the same run, and how long the slowest page takes.
+
+    python -m benchmarks.cleaning_speed DUMP.xml.bz2 [--dumps FOLDER] [--out RESULTS.md]
+
+Rates are MB of wikitext (UTF-8) per second of processor time of one core, the best of several rounds.
+"markup" is plain_text alone; "sentences" and "normalize" are fed with its paragraphs and count their bytes.
+"""
+
+import argparse
+import bz2
+import platform
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import mwparserfromhell
+import sentencex
+
+from benchmarks.real_pages import RealPage, pages_of_file, real_pages
+from pipeline.normalize import normalize_text
+from pipeline.sentences import split_sentences
+from pipeline.wikitext import plain_text
+
+
+def seconds(work: Callable[[], object], rounds: int) -> float:
+    best = float("inf")
+    for _ in range(rounds):
+        started = time.process_time()
+        work()
+        best = min(best, time.process_time() - started)
+    return best
+
+
+def megabytes(texts: Iterable[str]) -> float:
+    return sum(len(text.encode()) for text in texts) / 1e6
+
+
+def bz2_to_paragraphs(path: Path) -> int:
+    return sum(len(plain_text(page.wikitext, page.site).paragraphs) for page in pages_of_file(path))
+
+
+def slowest_pages(pages: Iterable[RealPage], count: int) -> list[tuple[float, RealPage]]:
+    timed = []
+    for page in pages:
+        timed.append((seconds(lambda page=page: plain_text(page.wikitext, page.site), 2), page))  # type: ignore[misc]
+    return sorted(timed, key=lambda item: -item[0])[:count]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dump", type=Path)
+    parser.add_argument("--dumps", type=Path, help="folder of dumps, for the slowest pages")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    pages = list(pages_of_file(arguments.dump))
+    wikitext = megabytes(page.wikitext for page in pages)
+    paragraphs = [text for page in pages for text in plain_text(page.wikitext, page.site).paragraphs]
+    lang, text = pages[0].site.lang, megabytes(paragraphs)
+    rounds = arguments.rounds
+    markup = seconds(lambda: [plain_text(page.wikitext, page.site) for page in pages], rounds)
+    peer = seconds(lambda: [mwparserfromhell.parse(page.wikitext).strip_code() for page in pages], 1)
+    rows = [
+        ("markup: plain_text", wikitext, markup),
+        ("markup: mwparserfromhell parse + strip_code", wikitext, peer),
+        ("bz2 and XML to paragraphs", wikitext, seconds(lambda: bz2_to_paragraphs(arguments.dump), rounds)),
+        ("bz2 alone", wikitext, seconds(lambda: bz2.decompress(arguments.dump.read_bytes()), rounds)),
+        (
+            "sentences: split_sentences",
+            text,
+            seconds(lambda: [split_sentences(p, lang) for p in paragraphs], rounds),
+        ),
+        (
+            "sentences: sentencex alone",
+            text,
+            seconds(lambda: [sentencex.segment(lang, p) for p in paragraphs], rounds),
+        ),
+        (
+            "normalize: normalize_text",
+            text,
+            seconds(lambda: [normalize_text(p, lang) for p in paragraphs], rounds),
+        ),
+    ]
+    lines = [
+        "# Cleaning speed, one core",
+        "",
+        f"{arguments.dump.name}: {len(pages)} articles, {wikitext:.2f} MB of wikitext, {text:.2f} MB of text. "
+        f"Python {platform.python_version()}, {platform.machine()}; processor time, best of {rounds} rounds.",
+        "",
+        "| step | MB | seconds | MB/s |",
+        "|---|---:|---:|---:|",
+        *(f"| {name} | {size:.2f} | {took:.3f} | {size / took:.1f} |" for name, size, took in rows),
+        "",
+        f"plain_text is {peer / markup:.1f} times as fast as mwparserfromhell.",
+    ]
+    if arguments.dumps:
+        lines += [
+            "",
+            f"## The slowest pages of {arguments.dumps.name}",
+            "",
+            "| wiki | page | MB | seconds |",
+            "|---|---|---:|---:|",
+        ]
+        for took, page in slowest_pages(real_pages(arguments.dumps), 10):
+            lines.append(
+                f"| {page.site.lang} | {page.title} | {megabytes([page.wikitext]):.3f} | {took:.3f} |"
+            )
+    if arguments.out:
+        arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
