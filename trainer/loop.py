@@ -7,6 +7,8 @@ restart needs is the number of steps done, so the loop has no other position.
 """
 
 import logging
+import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
@@ -157,6 +159,8 @@ class Trainer:
             "started",
             attempt=attempt,
             rank=self.ranks.rank,
+            host=socket.gethostname(),
+            process=os.getpid(),
             world_size=self.ranks.world_size,
             device=str(self.ranks.device),
             step=self.position.step,

@@ -1,0 +1,124 @@
+"""Ray Train as launcher: the same run as other launchers, through the death of a worker and of the driver."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.ray_cluster import ROOT
+from tests.trainer.runs import Group, History, phase, train_config, wait_until, write_config
+from tests.trainer.synthetic import write_corpus
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    return write_corpus(tmp_path_factory.mktemp("corpus"), shard_rows=(100, 90, 66), lengths=(32,))
+
+
+def config_of(folder, manifest, steps=16, **workers):
+    workers = {"num_workers": 2, "collective_timeout_seconds": 60, **workers}
+    return write_config(
+        folder, train_config(folder, manifest, phases=[phase(32, 16, 128, steps=steps)], workers=workers)
+    )
+
+
+def job(cluster, config, *overrides):
+    """The driver as a process of its own, joined to the session's Ray."""
+    return subprocess.Popen(
+        [sys.executable, "trainer/pretrain.py", "--config", str(config), *overrides],
+        cwd=ROOT,
+        env=cluster.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process, expected=0):
+    output, _ = process.communicate(timeout=180)
+    assert process.returncode == expected, output
+    return output
+
+
+def steps_written(run: Path) -> int:
+    return len([event for event in History(run).events("samples") if event["rank_of_file"] == 1])
+
+
+def workers_of(run: Path) -> list[int]:
+    """The living processes of the newest attempt, by rank."""
+    started = History(run).events("started")
+    newest = max((event["attempt"] for event in started), default=0)
+    pids = [event["process"] for event in started if event["attempt"] == newest]
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_ray_and_forked_processes_train_the_same(ray_session, tmp_path, manifest):
+    for name in ("ray", "forked"):
+        (tmp_path / name).mkdir()
+    output = finish(job(ray_session, config_of(tmp_path / "ray", manifest)))
+    assert "step 16/16" in output
+    assert "status         finished" in output
+    Group(config_of(tmp_path / "forked", manifest), ranks=2).finish()
+    one, other = (History(tmp_path / name / "runs" / "run") for name in ("ray", "forked"))
+    assert one.losses() == other.losses()
+    assert one.samples() == other.samples()
+
+
+def test_a_killed_worker_is_replaced_and_the_run_is_exact(ray_session, tmp_path, manifest):
+    config, run = config_of(tmp_path, manifest, steps=400), tmp_path / "runs" / "run"
+    process = job(ray_session, config)
+    wait_until(lambda: steps_written(run) >= 6)
+    os.kill(workers_of(run)[-1], signal.SIGKILL)
+    output = finish(process)
+    assert "goes on after step" in output
+    history = History(run)
+    assert sorted(history.samples()) == list(range(400))
+    (tmp_path / "whole").mkdir()
+    Group(config_of(tmp_path / "whole", manifest, steps=400), ranks=2).finish()
+    whole = History(tmp_path / "whole" / "runs" / "run")
+    assert history.samples() == whole.samples()
+    assert history.losses() == whole.losses()
+
+
+def test_a_killed_driver_is_started_again_and_goes_on(ray_session, tmp_path, manifest):
+    config, run = config_of(tmp_path, manifest, steps=400), tmp_path / "runs" / "run"
+    process = job(ray_session, config)
+    wait_until(lambda: steps_written(run) >= 6)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not workers_of(run))
+    done = steps_written(run)
+    assert done < 400
+    output = finish(job(ray_session, config))
+    assert "goes on after step" in output
+    assert sorted(History(run).samples()) == list(range(400))
+
+
+def test_sigterm_to_a_worker_or_to_the_driver_saves_and_stops(ray_session, tmp_path, manifest):
+    config, run = config_of(tmp_path, manifest, steps=100_000), tmp_path / "runs" / "run"
+    for attempt in (1, 2):
+        process = job(ray_session, config)
+        wait_until(lambda attempt=attempt: len(History(run).steps_of_attempts().get(attempt, [])) >= 6)
+        os.kill(process.pid if attempt == 1 else workers_of(run)[-1], signal.SIGTERM)
+        assert "the same command goes on from there" in finish(process, expected=143)
+    history = History(run)
+    first, second = history.steps_of_attempts().values()
+    assert second[0] == first[-1] + 1
+    assert [event["step"] for event in history.events("stopped") if event["attempt"] == 2] == [
+        second[-1] + 1
+    ] * 2
+
+
+def test_a_mistake_is_one_line_and_not_tried_again(ray_session, tmp_path, manifest):
+    config = config_of(tmp_path, manifest)
+    started = time.monotonic()
+    output = finish(job(ray_session, config, "--model.max_positions=16"), expected=2)
+    assert output.splitlines()[-1].startswith("pretrain: model: 16 positions are too few")
+    assert time.monotonic() - started < 100
+    assert not (tmp_path / "runs" / "run" / "attempts").exists()
