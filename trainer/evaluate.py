@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from schemas.errors import BertmillError, ConfigError, CorpusError
-from trainer.batches import gather_rows, pack, row_lengths
 from trainer.corpus import Corpus
 from trainer.microbatch import MicroBatch
 from trainer.model import BertPretraining
 from trainer.objectives import STATISTICS, PretrainingLoss
 from trainer.order import SampleOrder
+from trainer.packing import gather_rows, pack, row_lengths
 from trainer.ranks import Ranks
 from trainer.rows import ShardRows
 

@@ -31,7 +31,7 @@ from trainer.plan import StepPlan
 from trainer.prepare import LearningRates, build_network, open_data, open_held_out, seed_of
 from trainer.ranks import Ranks
 from trainer.resume import Position, newest_checkpoint, restore, state_of
-from trainer.stability import SpikeGuard
+from trainer.stability import SpikeGuard, check_ranks_agree
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +183,7 @@ class Trainer:
             batches = self._read(self.position.step)
             targets, stop, save = self._agree(batches)
             self._step(batches, targets)
+            self._compare_ranks()
             last = self.position.step == total
             if last or stop or self.position.step % every == 0:
                 self._write_figures(batches)
@@ -282,6 +283,11 @@ class Trainer:
         self._skips.append((plan.step, rows, norm, skip))
         if self.config.logging.samples:
             self.log.event("samples", step=plan.step, epoch=batches.epoch, rows=rows)
+
+    def _compare_ranks(self) -> None:
+        every = self.config.stability.check_ranks_every
+        if every and self.position.step % every == 0:
+            check_ranks_agree(self.network.model.named_parameters(), self.ranks, self.position.step)
 
     def _write_figures(self, batches: StepBatches) -> None:
         """One line of the log; the only place where the loop waits for the device."""

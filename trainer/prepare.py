@@ -13,6 +13,7 @@ from trainer.batches import BatchReader, Stream
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, check_model, check_shards, open_corpus
 from trainer.distill import DistillationLoss, Weights
+from trainer.dynamic_masks import dynamic_masks
 from trainer.evaluate import HeldOut
 from trainer.model import BertPretraining
 from trainer.model_config import ModelConfig
@@ -58,6 +59,14 @@ def plan_of(config: TrainConfig, corpus: Corpus) -> TrainingPlan:
     )
 
 
+def preflight(config: TrainConfig) -> tuple[Corpus, ModelConfig, TrainingPlan, "LearningRates"]:
+    """What the run is made of, without reading a shard: raises ConfigError, CorpusError early and cheaply."""
+    corpus = open_corpus(config.data.manifest)
+    shape = model_config(config, corpus)
+    plan = plan_of(config, corpus)
+    return corpus, shape, plan, LearningRates(config, plan)
+
+
 def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> TrainingData:
     """The data of this rank; ``cleanup`` ends its threads. Raises ConfigError, CorpusError on all ranks."""
     data = config.data
@@ -66,8 +75,13 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     plan = plan_of(config, corpus)
     if data.check_shards:
         _check_shards(corpus, list(plan.orders), ranks)
+    dynamic = data.masking == "dynamic"
     streams = {
-        length: Stream(order, ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes))
+        length: Stream(
+            order,
+            ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes),
+            dynamic_masks(corpus, length, config.seed) if dynamic else None,
+        )
         for length, order in plan.orders.items()
     }
     reader = BatchReader(

@@ -7,10 +7,9 @@ import torch
 
 from cluster import storage
 from trainer.config import TrainConfig
-from trainer.corpus import open_corpus
 from trainer.loop import run_uri
 from trainer.model import BertPretraining, parameter_count
-from trainer.prepare import LearningRates, model_config, plan_of
+from trainer.prepare import preflight
 
 Say = Callable[[str], None]
 
@@ -68,10 +67,7 @@ def _started(record: dict[str, Any]) -> str:
 
 def show_plan(config: TrainConfig, say: Say) -> None:
     """Says what the run would do. Raises ConfigError, CorpusError."""
-    corpus = open_corpus(config.data.manifest)
-    shape = model_config(config, corpus)
-    plan = plan_of(config, corpus)
-    rates = LearningRates(config, plan)
+    corpus, shape, plan, rates = preflight(config)
     with torch.device("meta"):
         parameters = parameter_count(BertPretraining(shape))
     say(

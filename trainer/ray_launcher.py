@@ -28,6 +28,7 @@ from trainer import stopping
 from trainer.config import TrainConfig
 from trainer.loop import Hooks, run_uri, train
 from trainer.metrics import Record
+from trainer.prepare import preflight
 from trainer.ranks import joined
 
 
@@ -88,6 +89,7 @@ def launch(config: TrainConfig, progress: Callable[[Record], None]) -> dict[str,
 
     Raises BertmillError for what no restart could mend, StorageError when the restarts are used up.
     """
+    preflight(config)
     workers = config.workers
     connect()
     logging.getLogger("ray.train").setLevel(logging.WARNING)

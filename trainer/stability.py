@@ -7,10 +7,14 @@ is judged before MIN_HISTORY norms are known. A skipped norm enters the history 
 one spike moves the limit little, and a lasting rise is accepted after a few steps.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from schemas.errors import BertmillError
+from trainer.ranks import Ranks
 
 MIN_HISTORY = 16
 _LEAST_DEVIATION = 0.5
@@ -69,3 +73,23 @@ class SpikeGuard:
             self._seen = torch.tensor(state["seen"], dtype=torch.int64, device=device)
         self.skipped = torch.tensor(state["skipped"], dtype=torch.int64, device=device)
         self.skipped_in_a_row = torch.tensor(state["skipped_in_a_row"], dtype=torch.int64, device=device)
+
+
+def check_ranks_agree(parameters: Iterable[tuple[str, Tensor]], ranks: Ranks, step: int) -> None:
+    """Compares the bits of all parameters between the ranks.
+
+    Raises BertmillError on every rank, naming the first parameter that differs.
+    """
+    names, digests = [], []
+    for name, parameter in parameters:
+        names.append(name)
+        # The bits as integers: their sum is exact, so it does not depend on the order of adding.
+        digests.append(parameter.detach().contiguous().view(torch.int32).sum(dtype=torch.int64))
+    largest = ranks.max_on_device(torch.stack(digests))
+    smallest = -ranks.max_on_device(-torch.stack(digests))
+    differing = (largest != smallest).nonzero().flatten().tolist()
+    if differing:
+        raise BertmillError(
+            f"after step {step} the ranks hold different weights: {names[differing[0]]}"
+            f" and {len(differing) - 1} other parameters"
+        )

@@ -21,6 +21,9 @@ class FaultyTrainer(loop.Trainer):
             os.kill(os.getpid(), signal.SIGTERM)
         if here and kind == "hang":
             signal.pause()
+        if here and kind == "drift":
+            with torch.no_grad():
+                self.network.parameters[3].view(-1)[0] += 1e-3
         if here and kind == "nan":
             layer = self.network.model.token_head.dense
             hook = layer.register_forward_hook(lambda *args: args[2] * torch.nan)

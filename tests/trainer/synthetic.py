@@ -126,8 +126,17 @@ def write_corpus(
         ]
         sets.append(set_entry(name, length, 0, shards) | {"split": "validation"})
     path = folder / "manifest.json"
+    pieces = vocabulary(vocab_size)
+    (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer" / "vocab.txt").write_bytes(pieces)
     path.write_bytes(dump_manifest(manifest(sets, vocab_size, objective)))
     return path
+
+
+def vocabulary(size: int) -> bytes:
+    """vocab.txt: every fourth word has a continuation after it."""
+    words = [f"##w{i}" if i % 4 == 3 else f"w{i}" for i in range(size - FIRST_WORD)]
+    return "".join(f"{piece}\n" for piece in [*SPECIAL_IDS, *words]).encode()
 
 
 def hash_seed(*parts: object) -> int:
@@ -153,11 +162,17 @@ def manifest(sets: list[dict[str, Any]], vocab_size: int, objective: str) -> dic
         "version": MANIFEST_VERSION,
         "objective": objective,
         "label_convention": LABEL_CONVENTIONS[objective],
-        "masking": {"unit": "token", "probability": 0.15, "mask_share": 0.8, "random_share": 0.1},
+        "masking": {
+            "unit": "whole_word",
+            "probability": 0.15,
+            "mask_share": 0.8,
+            "random_share": 0.1,
+            "predict_unknown": False,
+        },
         "vocabulary": {
             "path": "tokenizer/vocab.txt",
             "size": vocab_size,
-            "sha256": "0" * 64,
+            "sha256": hashlib.sha256(vocabulary(vocab_size)).hexdigest(),
             "cased": True,
             "special_ids": SPECIAL_IDS,
         },

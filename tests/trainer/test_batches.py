@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from schemas.errors import CorpusError
 from schemas.manifest import dump_manifest
 from tests.trainer.synthetic import invented_rows, manifest, set_entry, write_corpus, write_shard
-from trainer.batches import BatchReader, Stream, cut_for_ranks, deal, filler
+from trainer.batches import BatchReader, Stream, cut_for_ranks, deal
 from trainer.config import Phase
 from trainer.corpus import open_corpus
 from trainer.microbatch import NO_SAMPLE
+from trainer.packing import filler
 from trainer.plan import TrainingPlan
 from trainer.rows import ShardRows, SharedCache
 

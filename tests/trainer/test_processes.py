@@ -93,6 +93,13 @@ def test_nan_on_one_rank_is_skipped_by_all(config, run):
     assert history.losses()[16] < history.losses()[1]
 
 
+def test_ranks_whose_weights_drift_apart_are_found(tmp_path, manifest, run):
+    config = one_epoch(tmp_path, manifest, stability={"check_ranks_every": 2})
+    output = Group(write_config(tmp_path, config), 2, "drift:1:4").finish(2, 2)
+    assert output.count("after step 6 the ranks hold different weights") == 2
+    assert [len(steps) for steps in History(run).steps_of_attempts().values()] == [6]
+
+
 def test_a_rank_that_hangs_ends_the_others_in_the_time_set(tmp_path, manifest):
     workers = {"collective_timeout_seconds": 5}
     group = Group(write_config(tmp_path, one_epoch(tmp_path, manifest, workers=workers)), 2, "hang:1:3")
