@@ -122,7 +122,8 @@ def pair_warnings(by_language: Mapping[str, InstanceCounts]) -> list[str]:
             share = counts.labels.get("1", 0) / labels
             lines.append(
                 f"{lang}: the median document has 1 sentence ({counts.document_sentences[0]:,} of "
-                f"{documents:,} documents), so {share:.0%} of the pairs are random; is every line its own document?"
+                f"{documents:,} documents), so {share:.0%} of the pairs are random; "
+                "is every line of the source its own document?"
             )
     return lines
 
