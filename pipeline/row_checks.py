@@ -231,10 +231,10 @@ def _targets(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Findi
     masked[rows.offsets[rows.target_row] + rows.positions] = True
     words = mask_selection.find_words(candidate, vocabulary.continuation[original], rows.offsets)
     before = np.concatenate([[0], np.cumsum(masked)])
-    start = rows.offsets[words.row] + words.position
-    hit = before[start + words.size] - before[start]
-    touched = np.bincount(words.row[hit > 0], minlength=counts.size)
-    parted = np.bincount(words.row[(hit > 0) & (hit < words.size)], minlength=counts.size)
+    hit = before[words.start + words.size] - before[words.start]
+    row = words.row_of(np.arange(words.size.size))
+    touched = np.bincount(row[hit > 0], minlength=counts.size)
+    parted = np.bincount(row[(hit > 0) & (hit < words.size)], minlength=counts.size)
     single = (touched == 1) & (counts <= rules.masking.max_predictions)
     yield (counts > budget) & ~single, "more targets than the masking rule gives"
     yield (parted > 0) & ~(single & (counts == rules.masking.max_predictions)), "a word is masked in part"

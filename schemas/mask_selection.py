@@ -5,6 +5,7 @@ of plain integers gives a random order and says where each element came from.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +26,29 @@ _COLUMNS = 32
 class Words:
     """The words of a block of rows, row by row; W words, n rows."""
 
-    row: Ints
-    """[W] the row a word is in."""
-    position: Ints
-    """[W] its first position, counted from the start of the row."""
+    offsets: Ints
+    """[n + 1] where each row begins."""
+    start: Ints
+    """[W] first piece of each word, counted from the start of the block."""
     size: Ints
-    """[W] its pieces."""
+    """[W] pieces of each word."""
+    first: Ints
+    """[n] number of each row's first word."""
     count: Ints
     """[n] words in each row."""
-    first: Ints
-    """[n] the number of its first word."""
-    run: Ints
-    """[W] words from this one to the end of the unbroken stretch of words that it is in."""
+    breaks: Flags
+    """[W] no candidate stands right before the word."""
+
+    def row_of(self, word: Ints) -> Ints:
+        """Rows of the words with these numbers."""
+        return np.searchsorted(self.first, word, side="right") - 1
+
+    @cached_property
+    def run(self) -> Ints:
+        """[W] words from this one to the end of the unbroken stretch of words that it is in."""
+        starts = np.flatnonzero(self.breaks)
+        ends = np.append(starts, self.breaks.size)[1:]
+        return np.repeat(ends, ends - starts) - np.arange(self.breaks.size)
 
 
 @dataclass(frozen=True)
@@ -59,10 +71,8 @@ class ChosenWords:
 
 
 def row_sums(flags: Flags, offsets: Ints) -> Ints:
-    """[n] set flags in each row."""
-    before = np.zeros(flags.size + 1, np.int64)
-    np.cumsum(flags, out=before[1:])
-    return before[offsets[1:]] - before[offsets[:-1]]
+    """[n] set flags in each row; quick where few are set."""
+    return np.diff(np.searchsorted(np.flatnonzero(flags), offsets))
 
 
 def pick_tokens(candidate: Flags, offsets: Ints, budget: Ints, keys: U64) -> Targets:
@@ -91,8 +101,10 @@ def _random_order(keys: U64, allowed: Flags) -> tuple[U64, np.uint64]:
     width = allowed.shape[1]
     low = np.uint64((1 << width.bit_length()) - 1)
     columns = np.arange(width)
-    order = (stream(keys[:, None], columns) & ~low) | columns.astype(np.uint64)
-    order[~allowed] = _LAST
+    order = stream(keys[:, None], columns)
+    order &= ~low
+    order |= columns.astype(np.uint64)
+    np.putmask(order, ~allowed, _LAST)
     return order, low
 
 
@@ -101,21 +113,13 @@ def find_words(candidate: Flags, joins: Flags, offsets: Ints) -> Words:
     after_candidate = np.empty_like(candidate)
     after_candidate[1:] = candidate[:-1]
     after_candidate[offsets[:-1]] = False
-    start = candidate & ~(joins & after_candidate)
-    index = np.flatnonzero(start)
-    count = row_sums(start, offsets)
-    row = np.repeat(np.arange(count.size), count)
-    pieces = np.cumsum(candidate)
-    size = np.diff(pieces[index] - 1, append=pieces[-1] if pieces.size else 0)
-    first = np.cumsum(count) - count
-    return Words(row, index - offsets[row], size, count, first, _runs(~after_candidate[index]))
-
-
-def _runs(breaks: Flags) -> Ints:
-    """[W] words left in the stretch; a stretch starts where the piece before is no candidate."""
-    starts = np.flatnonzero(breaks)
-    ends = np.append(starts, breaks.size)[1:]
-    return np.repeat(ends, ends - starts) - np.arange(breaks.size)
+    # A word ends where the next one starts or where there is no candidate.
+    bound = np.flatnonzero(~(candidate & joins & after_candidate))
+    starts = candidate[bound]
+    size = np.diff(bound, append=candidate.size)[starts]
+    start = bound[starts]
+    first = np.searchsorted(start, offsets)
+    return Words(offsets, start, size, first[:-1], np.diff(first), ~after_candidate[start])
 
 
 @dataclass(frozen=True)
@@ -155,7 +159,9 @@ def pick_words(
     size[:, :width][inside] = words.size
     order, low = _random_order(keys, inside)
     order.sort(axis=1)
-    columns = np.where(order == _LAST, width, (order & low).astype(np.int64))
+    columns = (order & low).astype(np.int64)
+    # Past a row's words all bits are set: point to the column where nothing fits.
+    np.minimum(columns, width, out=columns)
     if groups is None:
         anchor = _fill_singly(size, columns, budget)
     else:
@@ -163,7 +169,7 @@ def pick_words(
     _never_empty(anchor, size, columns, budget, max_predictions)
     taken = anchor[:, :width][inside]
     word = np.flatnonzero(taken >= 0)
-    return ChosenWords(word, words.first[words.row[word]] + taken[word])
+    return ChosenWords(word, words.first[words.row_of(word)] + taken[word])
 
 
 def _fill_singly(size: Int32, columns: Ints, budget: Ints) -> Int32:
@@ -222,7 +228,8 @@ class _Groups:
         """Put the groups that begin at the words ``start``; returns the rows that are finished."""
         words, longest = self._words, self._groups.weights.size
         word = words.first[rows] + start
-        length = self._groups.draw(rows, words.position[word], words.run[word])
+        position = words.start[word] - words.offsets[rows]
+        length = self._groups.draw(rows, position, words.run[word])
         steps = np.arange(longest)
         at = start[:, None] + steps
         within = steps < length[:, None]
@@ -250,7 +257,8 @@ class _Groups:
 def expand_words(words: Words, chosen: ChosenWords, max_predictions: int) -> Targets:
     """The pieces of the chosen words."""
     size = np.minimum(words.size[chosen.word], max_predictions)
-    row = np.repeat(words.row[chosen.word], size)
-    inner = np.arange(row.size) - np.repeat(np.cumsum(size) - size, size)
-    position = np.repeat(words.position[chosen.word], size) + inner
-    return Targets(row, position, np.repeat(words.position[chosen.anchor], size))
+    row = words.row_of(chosen.word)
+    begin = words.offsets[row]
+    within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
+    position = np.repeat(words.start[chosen.word] - begin, size) + within
+    return Targets(np.repeat(row, size), position, np.repeat(words.start[chosen.anchor] - begin, size))

@@ -185,7 +185,7 @@ def _mask_block(
     flat = rows.offsets[targets.row] + targets.position
     labels = rows.ids[flat]
     masked = rows.ids.copy()
-    masked[flat] = _replace(labels, rows.keys[targets.row], targets, rule, vocabulary)
+    masked[flat] = _replace(labels, rows.keys, targets, rule, vocabulary)
     counts = np.bincount(targets.row, minlength=rows.keys.size)
     return MaskedRows(masked, targets.position.astype(np.int32), offsets_of(counts), labels)
 
@@ -224,7 +224,7 @@ def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArr
     """[n] targets of each row: 15 % of its length, half to even, at least 1, at most what is there."""
     wanted = np.rint(np.diff(offsets) * rule.probability).astype(np.int64)
     wanted = np.clip(wanted, 1, rule.max_predictions)
-    present = mask_selection.row_sums(candidate, offsets)
+    present = np.diff(offsets) - mask_selection.row_sums(~candidate, offsets)
     return np.minimum(wanted, present)
 
 
@@ -237,11 +237,11 @@ def _replace(
 ) -> Ids:
     """What stands in the place of each target. A span draws once for all its tokens (SpanBERT)."""
     draw_at = targets.group if rule.unit == "span" else targets.position
-    kind = unit_interval(stream(draws(keys, _REPLACEMENT), draw_at))
+    kind = unit_interval(stream(draws(keys, _REPLACEMENT)[targets.row], draw_at))
     result = np.full(labels.size, vocabulary.mask_id, np.int32)
     kept = kind >= rule.mask_share + rule.random_share
     result[kept] = labels[kept]
     random = np.flatnonzero((kind >= rule.mask_share) & ~kept)
-    point = unit_interval(stream(draws(keys[random], _PIECE), targets.position[random]))
+    point = unit_interval(stream(draws(keys, _PIECE)[targets.row[random]], targets.position[random]))
     result[random] = vocabulary.replacements[(point * vocabulary.replacements.size).astype(np.int64)]
     return result
