@@ -128,7 +128,7 @@ def _word(piece: str) -> str:
 
 
 def _ids_with_masks(text: str, tokenizer: WordPieceTokenizer) -> list[int]:
-    """The text between [CLS] and [SEP]; the word [MASK] becomes the token, as it never does in a corpus."""
+    """The text between [CLS] and [SEP]; [MASK] in it becomes the token (never so in a corpus)."""
     index = tokenizer.vocabulary.index
     ids = [index[CLS]]
     for number, stretch in enumerate(text.split(MASK)):

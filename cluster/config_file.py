@@ -69,10 +69,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
     *parents, last = name.replace("-", "_").split(".")
     place: Any = data
     for part in parents:
-        if isinstance(place, dict):
-            place = place.setdefault(part, {})
-        else:
-            place = place[_index(place, part, name)]
+        place = place.setdefault(part, {}) if isinstance(place, dict) else place[_index(place, part, name)]
     if isinstance(place, dict):
         place[last] = value
     else:

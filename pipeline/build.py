@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from cluster import storage
+from cluster.job_paths import lasting
 from cluster.ray_connection import connect, quiet_ray_data
 from pipeline.commit import stable_hash
 from pipeline.config import BuildConfig
@@ -40,6 +41,7 @@ def dry_run(config: BuildConfig) -> str:
 def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     """Runs all stages and returns the closing table. Raises BertmillError on a user's mistake."""
     started = time.monotonic()
+    config = config.model_copy(update={"output": lasting(config.output)})
     check_output(config)
     if config.vocabulary.path is not None:
         load_vocabulary(config.vocabulary.path, config.vocabulary.cased)

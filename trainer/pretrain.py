@@ -12,13 +12,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from cluster import storage
-from cluster.config_file import load_config
+from cluster.config_file import field_help, load_config
+from cluster.job_paths import lasting
 from schemas.errors import BertmillError
 from trainer import stopping
 from trainer.config import TrainConfig
@@ -32,9 +31,13 @@ _EXIT_STOPPED = 128 + signal.SIGTERM
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: finished, 143: stopped by SIGTERM after a checkpoint, 2: a mistake."""
     parser = argparse.ArgumentParser(
-        prog="pretrain", description="Train a BERT from shards.", epilog="--a.b=c overrides a field"
+        prog="pretrain.py",
+        description="Trains a BERT from the shards of a corpus. Any field of the config can be set from the "
+        "command line: --phases.0.steps=100.",
+        epilog="fields of the config:\n" + field_help(TrainConfig),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--config", required=True, help="YAML file: a path or URI")
+    parser.add_argument("--config", required=True, metavar="YAML", help="the config: a path or URI")
     parser.add_argument("--dry-run", action="store_true", help="show the plan and end")
     parser.add_argument("--launcher", choices=("ray", "local", "torchrun"), default="ray")
     arguments, overrides = parser.parse_known_args(argv)
@@ -58,12 +61,8 @@ def _say(line: str) -> None:
 
 def _absolute(config: TrainConfig) -> TrainConfig:
     """Relative paths made absolute: workers may run in another folder than this process."""
-
-    def absolute(uri: str) -> str:
-        return str(Path(uri).absolute()) if storage.scheme(uri) == "file" and "://" not in uri else uri
-
-    run = config.run.model_copy(update={"storage": absolute(config.run.storage)})
-    data = config.data.model_copy(update={"manifest": absolute(config.data.manifest)})
+    run = config.run.model_copy(update={"storage": lasting(config.run.storage)})
+    data = config.data.model_copy(update={"manifest": lasting(config.data.manifest)})
     return config.model_copy(update={"run": run, "data": data})
 
 
