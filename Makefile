@@ -25,8 +25,8 @@ demo: setup
 	rm -rf $(DEMO)
 	$(BIN)/python pipeline/build_corpus.py --config configs/demo.yaml
 	$(BIN)/python trainer/pretrain.py --config configs/demo-train.yaml
-	$(BIN)/bertmill export $(DEMO)/train --to $(DEMO)/model
-	$(BIN)/python -m bertmill demo-summary $(DEMO)
+	$(BIN)/bertmill export $(DEMO)/bert-demo --to $(DEMO)/model
+	$(BIN)/bertmill demo-summary $(DEMO)
 
 test: setup lint $(VENV)/.installed-infra
 	$(BIN)/python -m pytest

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill import corpus_commands, doctor, explain, model_commands, plan, submit, task_commands
+from bertmill import corpus_commands, demo, doctor, explain, model_commands, plan, submit, task_commands
 from schemas.errors import BertmillError
 from schemas.versions import CODE_VERSION
 
@@ -31,6 +31,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_parser(commands)
     corpus_commands.add_parsers(commands)
     model_commands.add_parsers(commands)
+    demo.add_parser(commands)
     task_commands.add_parsers(commands)
     return parser
 

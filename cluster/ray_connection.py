@@ -21,6 +21,8 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
     try:
         ray.init(
             address=address,
+            # Loopback: nobody else reaches a Ray of one machine, and no change of network disturbs it.
+            **({"_node_ip_address": "127.0.0.1"} if local else {}),
             num_cpus=num_cpus if local else None,
             object_store_memory=object_store_bytes if local else None,
             include_dashboard=False if local else None,

@@ -1,11 +1,12 @@
 """One local Ray for a test session, with a dashboard so that jobs can be submitted to it."""
 
 import os
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.s3_server import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,15 +18,6 @@ class RayCluster:
     address: str
     dashboard: str
     env: dict[str, str]
-
-
-def free_port(start: int) -> int:
-    """A port at or above ``start`` that nobody listens on (workers use 10002-19999)."""
-    for port in range(start, start + 500):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return port
-    raise RuntimeError(f"no free port above {start}")
 
 
 @contextmanager
@@ -41,11 +33,12 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
 
     context = ray.init(
         address="local",
+        _node_ip_address="127.0.0.1",
         num_cpus=num_cpus,
         object_store_memory=object_store_bytes,
         include_dashboard=True,
         dashboard_host="127.0.0.1",
-        dashboard_port=free_port(28265),
+        dashboard_port=free_ports(1)[0],
         log_to_driver=False,
         logging_level="ERROR",
     )

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -40,12 +41,17 @@ def working_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def submit(cluster: RayCluster, working_dir: Path, home: Path, *words: str) -> str:
     runtime_env = {"env_vars": {"BERTMILL_HOME": str(home)}}
-    done = subprocess.run(
-        ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json", json.dumps(runtime_env), "--",
-         "python", *words],
-        env={**cluster.env, "RAY_ADDRESS": cluster.dashboard, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"},
-        cwd=working_dir, capture_output=True, text=True, timeout=400, check=False,
-    )  # fmt: skip
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    for _ in range(60):
+        done = subprocess.run(
+            ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json", json.dumps(runtime_env), "--",
+             "python", *words],
+            env={**cluster.env, "RAY_ADDRESS": cluster.dashboard, "PATH": path},
+            cwd=working_dir, capture_output=True, text=True, timeout=400, check=False,
+        )  # fmt: skip
+        if "No available agent" not in done.stderr:
+            break
+        time.sleep(1)  # the agent that runs jobs starts some seconds after the cluster
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
