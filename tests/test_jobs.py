@@ -24,7 +24,7 @@ from trainer.export import import_model
 ROOT = builds.ROOT
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-# Nothing of the checkout that the jobs do not need: the upload stays small and the tests see what is missing.
+# Nothing of the checkout that the jobs do not need, so that it shows if they need more.
 JOB_FOLDERS = ("bertmill", "cluster", "configs", "pipeline", "schemas", "trainer")
 
 
@@ -44,8 +44,8 @@ def submit(cluster: RayCluster, working_dir: Path, home: Path, *words: str) -> s
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     for _ in range(60):
         done = subprocess.run(
-            ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json", json.dumps(runtime_env), "--",
-             "python", *words],
+            ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json", json.dumps(runtime_env),
+             "--", "python", *words],
             env={**cluster.env, "RAY_ADDRESS": cluster.dashboard, "PATH": path},
             cwd=working_dir, capture_output=True, text=True, timeout=400, check=False,
         )  # fmt: skip
@@ -64,8 +64,8 @@ def home(ray_session: RayCluster, working_dir: Path, tmp_path_factory: pytest.Te
     sources = json.dumps([{"name": "wikipedia", "kind": "wikimedia", "paths": files}])
     built = submit(
         ray_session, working_dir, home,
-        "pipeline/build_corpus.py", "--config", "configs/demo.yaml", f"--sources={sources}", "--vocabulary.size=3000",
-        "--vocabulary.min_count=1", "--instances.bucket_bytes=100000", "--instances.validation_share=0.1",
+        "pipeline/build_corpus.py", "--config", "configs/demo.yaml", f"--sources={sources}",
+        "--vocabulary.size=3000", "--vocabulary.min_count=1", "--instances.bucket_bytes=100000", "--instances.validation_share=0.1",
     )  # fmt: skip
     assert "tokens_left_over" in built
     phase = {"global_batch": 16, "micro_batch_tokens": 2048, "learning_rate": 1e-3}

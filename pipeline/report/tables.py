@@ -61,9 +61,8 @@ def closing_table(manifest: dict[str, Any]) -> str:
         rows = [*rows[:_LANGUAGE_ROWS], [f"{len(rest)} more", *summed]]
     languages = table(header, [*rows, total])
     reasons: dict[str, int] = {**counts["pages"]["skipped"], **counts["duplicates"]}
-    skips = table(
-        ["skipped or dropped", "pages"], sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
-    )
+    by_count = sorted(reasons, key=lambda reason: (-reasons[reason], reason))
+    skips = table(["skipped or dropped", "pages"], [[reason, reasons[reason]] for reason in by_count])
     tokens = table(["tokens", "number"], list(counts["tokens"].items()))
     return f"{languages}\n\n{skips}\n\n{tokens}\n\n{_sets(manifest)}"
 
