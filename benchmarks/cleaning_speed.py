@@ -86,7 +86,7 @@ def main() -> None:
     lines = [
         "# Cleaning speed, one core",
         "",
-        f"{arguments.dump.name}: {len(pages)} articles, {wikitext:.2f} MB of wikitext, {text:.2f} MB of text. "
+        f"{arguments.dump.name}: {len(pages)} articles, {wikitext:.2f} MB wikitext, {text:.2f} MB text. "
         f"Python {platform.python_version()}, {platform.machine()}; processor time, best of {rounds} rounds.",
         "",
         "| step | MB | seconds | MB/s |",

@@ -65,7 +65,8 @@ def home(ray_session: RayCluster, working_dir: Path, tmp_path_factory: pytest.Te
     built = submit(
         ray_session, working_dir, home,
         "pipeline/build_corpus.py", "--config", "configs/demo.yaml", f"--sources={sources}",
-        "--vocabulary.size=3000", "--vocabulary.min_count=1", "--instances.bucket_bytes=100000", "--instances.validation_share=0.1",
+        "--vocabulary.size=3000", "--vocabulary.min_count=1",
+        "--instances.bucket_bytes=100000", "--instances.validation_share=0.1",
     )  # fmt: skip
     assert "tokens_left_over" in built
     phase = {"global_batch": 16, "micro_batch_tokens": 2048, "learning_rate": 1e-3}
