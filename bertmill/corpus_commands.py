@@ -14,11 +14,11 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     """Adds the two commands to the console command."""
     parser = commands.add_parser(
         "verify",
-        help="check every byte and rule of a corpus or a checkpoint",
+        help="check every byte and rule of a corpus, a run or a checkpoint",
         description="Checks a corpus against its manifest (files, checksums, vocabulary, every row, counts, "
-        "balance) or the files of one checkpoint. Exit status 1 when something is wrong.",
+        "balance), all checkpoints of a run, or one. Exit status 1 when something is wrong.",
     )
-    parser.add_argument("place", metavar="CORPUS|CHECKPOINT", help="folder or URI, or a corpus manifest")
+    parser.add_argument("place", metavar="CORPUS|RUN|CHECKPOINT", help="folder or URI, or a corpus manifest")
     parser.set_defaults(execute=_verify)
     parser = commands.add_parser(
         "inspect",
@@ -41,6 +41,8 @@ def _verify(arguments: argparse.Namespace) -> int:
     place = arguments.place
     if not place.endswith(".json") and storage.exists(storage.join(place, _CHECKPOINT_MANIFEST)):
         return _verify_checkpoint(place)
+    if not place.endswith(".json") and storage.list_files(storage.join(place, "checkpoints")):
+        return _verify_run(place)
     report = verify_corpus(place)
     for line in report.lines():
         print(line)  # noqa: T201
@@ -54,6 +56,17 @@ def _verify_checkpoint(uri: str) -> int:
         checkpoint.verify()
         print(f"{uri}: sound (step {checkpoint.step})")  # noqa: T201
     return 0
+
+
+def _verify_run(uri: str) -> int:
+    from trainer.checkpoint_listing import verify_run
+
+    problems = verify_run(uri)
+    for problem in problems:
+        print(problem)  # noqa: T201
+    if not problems:
+        print(f"{uri}: sound, every checkpoint can be used")  # noqa: T201
+    return 1 if problems else 0
 
 
 def _inspect(arguments: argparse.Namespace) -> int:

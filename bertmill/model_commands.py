@@ -1,7 +1,6 @@
 """``bertmill export``, ``fill`` and ``checkpoints``: the arguments and what is printed."""
 
 import argparse
-import time
 
 # torch is imported where a command needs it: the other commands should not wait for it.
 
@@ -54,10 +53,8 @@ def _fill(arguments: argparse.Namespace) -> int:
 
 
 def _checkpoints(arguments: argparse.Namespace) -> int:
-    from trainer.checkpoint_listing import list_checkpoints
+    from trainer.checkpoint_listing import format_line, list_checkpoints
 
     for found in list_checkpoints(arguments.run):
-        age = (time.time() - found.modified) / 60
-        figures = f"step {found.step:>9,}  {found.size / 1e6:>10,.1f} MB  {age:>8,.0f} min ago"
-        print(f"{figures}  {found.problem or 'verified'}")  # noqa: T201
+        print(format_line(found))  # noqa: T201
     return 0
