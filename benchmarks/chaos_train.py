@@ -206,8 +206,8 @@ def examine_rows(run: Run, life: Life) -> None:
 
 
 def damage(run: Run, kind: str) -> bool:
-    """Damages the newest committed checkpoint, unless it is the only one; whether it did."""
-    committed = [folder for folder in scan(run.uri) if folder.committed]
+    """Damages the newest good checkpoint, unless it is the only one; whether it did."""
+    committed = [f for f in scan(run.uri) if f.committed and f.uri not in run.broken]
     if len(committed) < 2:
         return False
     name = MANIFEST if kind.startswith("manifest") else run.random.choice([MODEL, OPTIMIZER])

