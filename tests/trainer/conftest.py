@@ -17,10 +17,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(params=["file", "gs", pytest.param("s3", marks=pytest.mark.s3)])
 def run(request: pytest.FixtureRequest, tmp_path: Path, temporary: Path) -> str:
-    """Where a run is kept: once a local folder, once a real S3."""
-    return str(request.getfixturevalue("s3_folder")) if request.param == "s3" else str(tmp_path / "run")
+    """Where a run is kept: once a local folder, once a real S3, once an emulated Google Cloud Storage."""
+    if request.param in ("s3", "gs"):
+        return str(request.getfixturevalue(f"{request.param}_folder"))
+    return str(tmp_path / "run")
 
 
 @pytest.fixture
