@@ -13,7 +13,8 @@ from typing import Any
 
 import yaml
 
-from tests.ray_cluster import ROOT, free_port
+from tests.ray_cluster import ROOT
+from tests.s3_server import free_ports
 from tests.trainer.faulty_pretrain import run_rank
 
 TINY = {
@@ -85,7 +86,7 @@ class Group:
         arguments = ["--config", str(config), "--launcher", launcher, *overrides]
         shared = {
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port(20500)),
+            "MASTER_PORT": str(free_ports(1)[0]),
             "WORLD_SIZE": str(ranks),
             "FAULT": fault,
         }
