@@ -12,13 +12,20 @@ import resource
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
+
 from pipeline.config import BuildConfig, Extraction, Source
-from pipeline.extract import extract_unit
+from pipeline.extract import Cleaner, extract_unit
 from pipeline.funnel import Funnel
 from pipeline.plan import plan_units
+from pipeline.site import SiteInfo
+from pipeline.sources.chunks import read_chunks
+from pipeline.sources.documents import RawDocument
+from pipeline.sources.reader import read_unit
 from schemas.errors import BertmillError
 
 
@@ -32,6 +39,9 @@ class Wiki:
     raw_bytes: int = 0
     text_bytes: int = 0
     seconds: float = 0.0
+    unpacked_bytes: int = 0
+    unpacking: float = 0.0
+    """Seconds of bz2 decompression alone, in the same run."""
 
 
 def main() -> int:
@@ -41,6 +51,7 @@ def main() -> int:
     arguments = parser.parse_args()
     paths = sorted(path for path in arguments.folder.rglob("*.xml*") if path.is_file())
     wikis: dict[str, Wiki] = defaultdict(Wiki)
+    pa.array([""])  # pyarrow's first conversion imports what it needs, once in a process
     refused: list[str] = []
     for path in paths:
         try:
@@ -48,6 +59,8 @@ def main() -> int:
         except BertmillError as error:
             refused.append(str(error))
     print_table(wikis)
+    slowest = sorted(page for path in paths for page in clean_seconds(path))[-3:]
+    print("\nslowest pages: " + ", ".join(f"{seconds:.3f} s {title}" for seconds, title in reversed(slowest)))
     print(f"\n{len(paths)} files, {len(refused)} refused:")
     print("\n".join(f"  {line}" for line in refused))
     balanced = all(wiki.rows == wiki.funnel.kept for wiki in wikis.values())
@@ -58,10 +71,14 @@ def main() -> int:
 
 def extract_file(path: Path, unit_bytes: int, wikis: dict[str, Wiki]) -> None:
     """Adds the figures of one file; a file that is refused half-way adds what its whole units gave."""
-    source = Source(name="all", kind="wikimedia", paths=[str(path)])
-    config = BuildConfig(output="none", sources=[source], extraction=Extraction(unit_bytes=unit_bytes))
+    config = config_of(path, unit_bytes)
     for unit in plan_units(config):
         funnel, rows, text_bytes = Funnel(), 0, 0
+        start = time.process_time()
+        unpacked = sum(
+            len(chunk.data) for chunk in read_chunks(unit.uri, unit.compression, unit.start, unit.end)
+        )
+        unpacking = time.process_time() - start
         start = time.process_time()
         for batch in extract_unit(unit, config, funnel):
             rows += batch.num_rows
@@ -70,9 +87,32 @@ def extract_file(path: Path, unit_bytes: int, wikis: dict[str, Wiki]) -> None:
         wiki.seconds += time.process_time() - start
         wiki.files += unit.start == 0
         wiki.rows += rows
+        if unit.compression == "bz2":
+            wiki.unpacked_bytes += unpacked
+            wiki.unpacking += unpacking
         wiki.text_bytes += text_bytes
         wiki.raw_bytes += sum(counts.extra["raw_bytes"] for counts in funnel.languages.values())
         wiki.funnel.add(funnel)
+
+
+def clean_seconds(path: Path) -> Iterator[tuple[float, str]]:
+    """Processor time of cleaning and title of every page; nothing of a file that is refused."""
+    config = config_of(path, 1 << 30)
+    try:
+        for unit in plan_units(config):
+            cleaner = Cleaner(SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces)), config)
+            for page in read_unit(unit, config.extraction.max_page_chars):
+                if isinstance(page, RawDocument):
+                    start = time.process_time()
+                    cleaner.clean(page)
+                    yield time.process_time() - start, f"{unit.dbname}: {page.title}"
+    except BertmillError:
+        return
+
+
+def config_of(path: Path, unit_bytes: int) -> BuildConfig:
+    source = Source(name="all", kind="wikimedia", paths=[str(path)])
+    return BuildConfig(output="none", sources=[source], extraction=Extraction(unit_bytes=unit_bytes))
 
 
 def print_table(wikis: dict[str, Wiki]) -> None:
@@ -81,9 +121,11 @@ def print_table(wikis: dict[str, Wiki]) -> None:
     for name, wiki in sorted(wikis.items(), key=lambda item: -item[1].raw_bytes):
         print_line(name, wiki)
         total.funnel.add(wiki.funnel)
-        for figure in ("files", "rows", "raw_bytes", "text_bytes", "seconds"):
+        for figure in ("files", "rows", "raw_bytes", "text_bytes", "seconds", "unpacked_bytes", "unpacking"):
             setattr(total, figure, getattr(total, figure) + getattr(wiki, figure))
     print_line("all", total)
+    rate = total.unpacked_bytes / 1e6 / total.unpacking
+    print(f"bz2 decompression alone, in the same run: {rate:.1f} MB/s of XML")
 
 
 def print_line(name: str, wiki: Wiki) -> None:
