@@ -5,7 +5,17 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill import corpus_commands, demo, doctor, explain, model_commands, plan, submit, task_commands
+from bertmill import (
+    corpus_commands,
+    demo,
+    doctor,
+    explain,
+    model_commands,
+    plan,
+    run_report,
+    submit,
+    task_commands,
+)
 from schemas.errors import BertmillError
 from schemas.versions import CODE_VERSION
 
@@ -33,6 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     model_commands.add_parsers(commands)
     demo.add_parser(commands)
     task_commands.add_parsers(commands)
+    run_report.add_parser(commands)
     return parser
 
 

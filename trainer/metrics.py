@@ -73,7 +73,7 @@ class RunLog:
 
     def figures(self, step: int, record: Record) -> None:
         """Writes the figures after ``step``; numbers go to TensorBoard, one level of groups deep."""
-        self._write({"step": step, **record})
+        self._write({"step": step, "time": round(time.time(), 3), **record})
         if self._board is not None:
             for name, value in _numbers(record):
                 self._board.add_scalar(name, value, step)

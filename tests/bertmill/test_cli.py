@@ -24,7 +24,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     named = ("build", "pretrain", "export", "fill", "checkpoints", "doctor", "explain", "submit", "plan")
-    named += ("verify", "inspect", "evaluate", "finetune")
+    named += ("verify", "inspect", "evaluate", "finetune", "report")
     for command in named:
         assert command in shown
 

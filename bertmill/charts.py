@@ -1,0 +1,120 @@
+"""Line charts as SVG text, for pages without external assets."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+_WIDTH, _HEIGHT = 860, 240
+_LEFT, _RIGHT, _TOP, _BOTTOM = 70, 150, 12, 34
+_MOST_POINTS = 600
+_COLOURS = (
+    "#4878a8", "#d1605e", "#5a9e6f", "#e49444", "#8a6bb1",
+    "#7d7d7d", "#c0a33a", "#4aa5a5", "#b5648f", "#84623f",
+)  # fmt: skip
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named line; its points are sorted by x."""
+
+    name: str
+    points: Sequence[Point]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A vertical line at ``x`` with a tooltip."""
+
+    x: float
+    text: str
+    colour: str = "#bbb"
+
+
+def line_chart(lines: Sequence[Line], unit: str, marks: Sequence[Mark] = ()) -> str:
+    """An SVG of ``lines`` over a common axis named ``unit``; values that are not finite are left out."""
+    kept = [Line(line.name, thinned(line.points)) for line in lines]
+    points = [point for line in kept for point in line.points]
+    if not points:
+        return "<p>Nothing was measured.</p>"
+    xs, ys = zip(*points, strict=True)
+    across = _Axis(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT)
+    up = _Axis(min(ys), max(ys), _HEIGHT - _BOTTOM, _TOP)
+    parts = [_grid(across, up, unit)]
+    for mark in marks:
+        if across.low <= mark.x <= across.high:
+            x = f"{across.place(mark.x):.1f}"
+            parts.append(
+                f"<line x1={x} x2={x} y1={_TOP} y2={_HEIGHT - _BOTTOM} stroke={mark.colour!r}>"
+                f"<title>{escape(mark.text)}</title></line>"
+            )
+    for number, line in enumerate(kept):
+        colour = _COLOURS[number % len(_COLOURS)]
+        places = " ".join(f"{across.place(x):.1f},{up.place(y):.1f}" for x, y in line.points)
+        parts.append(f"<polyline fill=none stroke={colour!r} stroke-width=1.6 points={places!r} />")
+        top = _TOP + 12 + 16 * number
+        place = f"x={_WIDTH - _RIGHT + 10} y={top}"
+        parts.append(f"<text class=label {place} style='fill:{colour}'>{escape(line.name)}</text>")
+    height = max(_HEIGHT, _TOP + 16 * len(kept) + 10)
+    return f"<svg width={_WIDTH} height={height} role=img>{''.join(parts)}</svg>"
+
+
+def thinned(points: Sequence[Point]) -> list[Point]:
+    """At most 600 points: of each stretch the mean of both coordinates, so that no trend is lost."""
+    finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
+    size = -(-len(finite) // _MOST_POINTS)
+    if size <= 1:
+        return finite
+    stretches = [finite[start : start + size] for start in range(0, len(finite), size)]
+    return [
+        (sum(x for x, _ in stretch) / len(stretch), sum(y for _, y in stretch) / len(stretch))
+        for stretch in stretches
+    ]
+
+
+class _Axis:
+    """A linear scale from values to pixels."""
+
+    def __init__(self, low: float, high: float, first: float, last: float) -> None:
+        if high <= low:
+            low, high = low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1)
+        self.low, self.high, self.first, self.last = low, high, first, last
+
+    def place(self, value: float) -> float:
+        return self.first + (self.last - self.first) * (value - self.low) / (self.high - self.low)
+
+    def ticks(self, wanted: int = 5) -> list[float]:
+        """Round values within the range, 1, 2 or 5 times a power of ten apart."""
+        rough = (self.high - self.low) / wanted
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = power * min((factor for factor in (1, 2, 5, 10) if factor * power >= rough), default=10)
+        first = math.ceil(self.low / step)
+        return [number * step for number in range(first, math.floor(self.high / step) + 1)]
+
+
+def _grid(across: _Axis, up: _Axis, unit: str) -> str:
+    parts = []
+    for value in up.ticks():
+        y = f"{up.place(value):.1f}"
+        parts.append(f"<line x1={_LEFT} x2={_WIDTH - _RIGHT} y1={y} y2={y} stroke='#eee' />")
+        parts.append(f"<text class=label x={_LEFT - 8} y={y} dy=4 text-anchor=end>{_short(value)}</text>")
+    for value in across.ticks(8):
+        x = f"{across.place(value):.1f}"
+        parts.append(
+            f"<text class=label x={x} y={_HEIGHT - _BOTTOM + 16} text-anchor=middle>{_short(value)}</text>"
+        )
+    parts.append(
+        f"<text class=label x={_WIDTH - _RIGHT + 10} y={_HEIGHT - _BOTTOM + 16}>{escape(unit)}</text>"
+    )
+    return "".join(parts)
+
+
+def _short(value: float) -> str:
+    if value == 0:
+        return "0"
+    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= limit:
+            return f"{value / (limit if letter != 'k' else 1e3):.4g}{letter}"
+    return f"{value:.4g}"

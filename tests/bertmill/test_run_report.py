@@ -1,0 +1,102 @@
+"""The page of a real run that was stopped and went on, and the charts on it."""
+
+import json
+import math
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from bertmill.charts import Line, Mark, line_chart, thinned
+from bertmill.cli import main
+from tests.trainer.runs import TINY, phase, train_config
+from tests.trainer.synthetic import LANGUAGES, write_corpus
+from trainer.config import TrainConfig
+from trainer.history import read_history
+from trainer.loop import Hooks, train
+from trainer.ranks import alone
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    corpus = write_corpus(folder / "corpus", validation_rows=(20,))
+    config = train_config(
+        folder, corpus, model=TINY, phases=[phase(32, 16, 512, steps=9)],
+        evaluation={"every_steps": 3}, checkpoints={"every_steps": 2, "every_seconds": None},
+    )  # fmt: skip
+    steps = iter(range(100))
+    train(TrainConfig.model_validate(config), alone(), Hooks(stop_wanted=lambda: next(steps) >= 4))
+    return Path(train(TrainConfig.model_validate(config), alone()).run_uri)
+
+
+def test_page_of_a_run_that_was_stopped_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().out == f"written to {run}/report.html\n"
+    page = (run / "report.html").read_text()
+    assert "http" not in re.sub(r"<pre>.*</pre>", "", page, flags=re.DOTALL)
+    events = re.findall(r"<td>(\d)</td><td>(started|stopped|finished)</td>", page)
+    assert events == [("1", "started"), ("1", "stopped"), ("2", "started"), ("2", "finished")]
+    assert "<td>attempts</td><td>2</td>" in page
+    assert "<td>step</td><td>9</td>" in page
+    for language in LANGUAGES:
+        assert f">{language}</text>" in page
+    assert "After step 9:" in page
+
+
+def test_history_has_each_step_once(run: Path) -> None:
+    history = read_history(str(run))
+    assert [record["step"] for record in history.figures] == list(range(1, 10))
+    assert [record["step"] for record in history.held_out] == [3, 6, 9]
+    assert {record["event"] for record in history.events} >= {"started", "stopped", "finished"}
+
+
+def test_a_later_attempt_counts_and_unfinished_lines_do_not(tmp_path: Path) -> None:
+    for attempt, loss in ((1, 5.0), (2, 4.0), (10, 3.0)):
+        folder = tmp_path / "metrics" / f"attempt-{attempt:06d}"
+        folder.mkdir(parents=True)
+        line = json.dumps({"step": 7, "time": attempt, "loss": loss}) + "\n"
+        (folder / "rank-00000.jsonl").write_text(line + '{"step": 8, "ti')
+        (folder / "rank-00001.jsonl").write_text(line.replace("7", "9"))
+    assert [(one["step"], one["loss"]) for one in read_history(str(tmp_path)).figures] == [(7, 3.0)]
+
+
+def test_a_folder_without_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"bertmill: {tmp_path}/metrics: no log of a run\n"
+
+
+def test_chart_places_points_by_scale() -> None:
+    text = line_chart(
+        [Line("a <b>", [(0, 10), (5, 20), (10, math.nan), (10, 30)])], "h", [Mark(5, "half & half")]
+    )
+    places = re.search(r"points='([^']*)'", text)
+    assert places is not None
+    (x0, y0), (x1, y1), (x2, y2) = (tuple(map(float, one.split(","))) for one in places[1].split())
+    assert x1 - x0 == pytest.approx(x2 - x1)
+    assert y0 - y1 == pytest.approx(y1 - y2)
+    assert y0 > y2
+    assert "a &lt;b&gt;" in text
+    assert "half &amp; half" in text
+
+
+@pytest.mark.parametrize("points", [[(1, 2)], [(1, 5), (2, 5)], [(0, 0)], [(-3, -1e9), (4, 1e9)]])
+def test_charts_of_few_or_equal_points_are_drawn(points: list[tuple[float, float]]) -> None:
+    text = line_chart([Line("x", points)], "h")
+    quoted = re.sub(r"(\w+)=([^\s'\">/]+)", r"\1='\2'", text)
+    drawn = ElementTree.fromstring(quoted).find("polyline")
+    assert drawn is not None
+    assert len(drawn.attrib["points"].split()) == len(points)
+    assert "nan" not in text
+
+
+def test_nothing_to_draw_is_said() -> None:
+    assert line_chart([Line("x", [(1, math.inf)])], "h") == "<p>Nothing was measured.</p>"
+
+
+def test_long_lines_are_thinned_to_means() -> None:
+    short = thinned([(x, 2.0 * x) for x in range(6000)])
+    assert len(short) == 600
+    assert short[0] == (4.5, 9.0)
+    assert all(y == pytest.approx(2 * x) for x, y in short)

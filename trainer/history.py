@@ -1,0 +1,58 @@
+"""Reads what all attempts of a run wrote down, as one history."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster import storage
+from schemas.errors import CheckpointError
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class History:
+    """``figures`` has one record for each logged step; of a step made twice, the last attempt counts."""
+
+    figures: list[Record] = field(default_factory=list)
+    """By step: losses, accuracies, rates and timing, as rank 0 wrote them."""
+    held_out: list[Record] = field(default_factory=list)
+    """By step: the events called evaluated."""
+    events: list[Record] = field(default_factory=list)
+    """By time: everything that happened, of all attempts, as rank 0 wrote it; samples left out."""
+
+
+def read_history(run_uri: str) -> History:
+    """The history of a run. A line that a killed process left unfinished is passed over.
+
+    Raises CheckpointError when the run has no log.
+    """
+    records: list[tuple[int, Record]] = []
+    folder = storage.join(run_uri, "metrics")
+    for file in storage.list_files(folder):
+        place, _, name = file.uri.rpartition("/")
+        attempt = place.rpartition("-")[2]
+        if name != "rank-00000.jsonl" or not attempt.isdigit():
+            continue
+        for line in storage.read_bytes(file.uri).decode("utf-8", "replace").splitlines(keepends=True):
+            if line.endswith("\n"):
+                records.append((int(attempt), json.loads(line)))
+    if not records:
+        raise CheckpointError(f"{folder}: no log of a run")
+    records.sort(key=lambda record: record[0])
+    figures: dict[int, Record] = {}
+    held_out: dict[int, Record] = {}
+    events: list[Record] = []
+    for attempt_number, record in records:
+        kind = record.get("event")
+        if kind is None:
+            figures[record["step"]] = record
+        elif kind == "evaluated":
+            held_out[record["step"]] = record
+        elif kind != "samples":
+            events.append({"attempt": attempt_number, **record})
+    return History(
+        [figures[step] for step in sorted(figures)],
+        [held_out[step] for step in sorted(held_out)],
+        sorted(events, key=lambda event: float(event["time"])),
+    )
