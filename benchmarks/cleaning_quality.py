@@ -1,15 +1,19 @@
 """How clean the text is, and what it loses: over all real dumps in a folder.
 
-    python -m benchmarks.cleaning_quality DUMPS [--out benchmarks/results/cleaning_quality.md]
+    python -m benchmarks.cleaning_quality DUMPS [--published TEXTS.jsonl.xz ...] [--out RESULTS.md]
 
 A leftover is a piece of markup in a sentence, formulas apart. Words are compared as multisets with
 mwparserfromhell's strip_code after tables, references, files and categories are taken out: "lost" are words
-of its text that ours lacks when no sentence is dropped for a hole and headings are kept.
+of its text that ours lacks when no sentence is dropped for a hole and headings are kept. With
+--published, pages are also compared with published plain text of the same title (fields lang, title, text),
+each with the version that shares most words with it.
 """
 
 import argparse
 import collections
 import contextlib
+import json
+import lzma
 import re
 import time
 from collections.abc import Iterable
@@ -127,6 +131,60 @@ def measure(page: RealPage, compare: bool) -> tuple[Tally, list[str]]:
     return tally, bad
 
 
+def published_texts(paths: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
+    """Plain texts by (language, title)."""
+    texts: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    for path in paths:
+        with lzma.open(path, "rt", encoding="utf-8") as lines:
+            for line in lines:
+                record = json.loads(line)
+                texts[record["lang"], record["title"]].append(record["text"])
+    return texts
+
+
+@dataclass
+class Comparison:
+    """Ours beside the published text of the same pages."""
+
+    pages: int = 0
+    published_words: int = 0
+    our_words: int = 0
+    only_published: int = 0
+    only_ours: int = 0
+    published_sentences: int = 0
+    published_bad: int = 0
+
+    def add(self, page: RealPage, versions: list[str]) -> None:
+        """Counts one page against the published version that is nearest to it."""
+        ours = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
+        text = max(
+            versions, key=lambda version: (words(version) & ours).total() / max(1, words(version).total())
+        )
+        theirs = words(text)
+        self.pages += 1
+        self.published_words += theirs.total()
+        self.our_words += ours.total()
+        self.only_published += (theirs - ours).total()
+        self.only_ours += (ours - theirs).total()
+        for line in text.split("\n"):
+            for sentence in split_sentences(line, page.site.lang):
+                self.published_sentences += 1
+                self.published_bad += any(LEFTOVERS[name].search(sentence) for name in ISSUE)
+
+    def lines(self) -> list[str]:
+        """The comparison as a table."""
+        return [
+            "## Beside published plain text of the same pages (other revisions of them)",
+            "",
+            "| pages | words published | ours | published only | ours only | published with leftovers |",
+            "|---:|---:|---:|---:|---:|---:|",
+            f"| {self.pages} | {self.published_words} | {self.our_words} "
+            f"| {self.only_published / max(1, self.published_words):.2%} "
+            f"| {self.only_ours / max(1, self.our_words):.2%} "
+            f"| {self.published_bad / max(1, self.published_sentences):.3%} of sentences |",
+        ]
+
+
 def table(rows: Iterable[tuple[str, Tally]]) -> list[str]:
     lines = [
         "| wiki | pages | MB wikitext | sentences | with leftovers | pages with leftovers "
@@ -148,6 +206,7 @@ def main() -> None:
     )
     parser.add_argument("dumps", type=Path)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--published", type=Path, nargs="*", default=[])
     parser.add_argument("--no-compare", action="store_true", help="leave the slow comparison out")
     parser.add_argument("--examples", type=int, default=0, help="print so many sentences with leftovers")
     parser.add_argument("--lost", action="store_true", help="print the lost words of every page")
@@ -157,7 +216,11 @@ def main() -> None:
     worst: list[tuple[float, str, str, int, int]] = []
     examples: list[str] = []
     slowest = 0.0
+    published, comparison = published_texts(arguments.published), Comparison()
     for page in real_pages(arguments.dumps):
+        versions = published.get((page.site.lang, page.title))
+        if versions:
+            comparison.add(page, versions)
         started = time.process_time()
         plain_text(page.wikitext, page.site, OPTIONS)
         slowest = max(slowest, time.process_time() - started)
@@ -191,6 +254,8 @@ def main() -> None:
     lines += table([("all", total), *sorted(by_wiki.items(), key=lambda item: -item[1].pages)])
     lines += ["", "| kind of leftover | sentences |", "|---|---:|"]
     lines += [f"| `{name.replace('|', chr(92) + '|')}` | {total.kinds[name]} |" for name in LEFTOVERS]
+    if comparison.pages:
+        lines += ["", *comparison.lines()]
     lines += [
         "",
         f"## The {arguments.worst} worst pages",

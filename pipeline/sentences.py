@@ -36,9 +36,11 @@ _CHARS_PER_QUOTE = 20
 
 _UNSEEN_END = re.compile(f"[{UNSEEN_SENTENCE_MARKS}](?:\\s*[{UNSEEN_SENTENCE_MARKS}])*[\"'”’»)\\]]*\\s*")
 _CLOSING = "\"'’”»›)]）］」』》〉】"
-_OPENING = "\"'‘“„«‹([{（［「『《〈【-–—/"
+_LAST_WORD_START = re.compile("^.*[\"'’‘“„«‹(\\[{（［「『《〈【/—–]")
 _STOPS_AND_CLOSING = ".!?。！？．｡…" + _CLOSING
+_BURMESE_COMMA = "\u104a"  # the splitter takes it for a full stop
 _LONGEST_ABBREVIATION = 12
+_LONGEST_CUT_WORD = 8  # with its space and full stop
 _NUMBER = re.compile("[0-9٠-٩۰-۹०-९０-９]+|[IVXLC]+|[A-Z][a-z]?")
 _VOWELS = frozenset("aeiouyаеёиоуыэюяіїєўαεηιουωæøœıəœ")
 _WORD = re.compile("\\w+")
@@ -139,29 +141,35 @@ class _Rules:
             return True
         first, last = begin[0], body[-1]
         # Georgian letters count as lower case but have no capital at the start of a sentence.
-        if first.islower() and first.title() != first:
-            return not run[0][0].islower()
+        if first.islower() and first.title() != first and _begins_with_capital(run[0]):
+            # After a long word a full stop is one, also before a name in lower case or in careless text.
+            return last != "." or len(body) - body.rfind(" ") <= _LONGEST_CUT_WORD
         if last == ".":
             return self._abbreviated(run, body, begin, apart=run[-1] is not body or begin is not candidate)
-        if first.isdigit() and last == "．" and body[-2:-1].isdigit():
+        if last == _BURMESE_COMMA or (first.isdigit() and last == "．" and body[-2:-1].isdigit()):
             return True
         if self.speech is not None and last in _CLOSING and body[-2:-1] in _STOPS_AND_CLOSING:
             return self.speech.match(begin) is not None
         return not first.isalnum() and last not in _CLOSING and _WORD.search(begin) is None
 
     def _abbreviated(self, run: list[str], body: str, begin: str, apart: bool) -> bool:
-        word = body[body.rfind(" ") + 1 : -1].lstrip(_OPENING)
+        word = _LAST_WORD_START.sub("", body[body.rfind(" ") + 1 : -1])
         if len(word) > _LONGEST_ABBREVIATION or not word:
             return False
-        digit_next = begin[0].isdigit()
+        if not apart and (len(word) < 3 or not begin[0].isalpha()):
+            return True
         is_alone = len(run) == 1 and len(body) == len(word) + 1
         return (
             word.lower() in self.abbreviations
             or (is_alone and _NUMBER.fullmatch(word) is not None)
-            or (digit_next and (_without_vowel(word) or (word[-1].isdigit() and not apart)))
+            or (begin[0].isdigit() and ("." in word or word[-1:] == "．" or _without_vowel(word)))
             or (word.isdigit() and _first_word(begin) in self.ordinal_nouns)
-            or _is_caseless_initial(word)
+            or _is_initial(word)
         )
+
+
+def _begins_with_capital(sentence: str) -> bool:
+    return sentence[0].isupper() or next((char for char in sentence if char.isalpha()), "").isupper()
 
 
 @lru_cache(maxsize=512)
@@ -175,21 +183,24 @@ def _first_word(text: str) -> str:
 
 
 def _without_vowel(word: str) -> bool:
-    """A lower-case word of at most four letters without a vowel can only be an abbreviation."""
-    if len(word) > 4 or not word.islower():
+    """A word of at most four letters without a vowel, not all capitals, can only be an abbreviation."""
+    if len(word) > 4 or not (word.islower() or word[1:].islower()):
         return False
-    return not any(unicodedata.normalize("NFD", letter)[0] in _VOWELS for letter in word)
+    return not any(unicodedata.normalize("NFD", letter)[0] in _VOWELS for letter in word.lower())
 
 
-def _is_caseless_initial(word: str) -> bool:
-    """One letter, or two or three signs of an Indic script: an initial or a title, no sentence's end."""
+def _is_initial(word: str) -> bool:
+    """One letter, or up to three signs of an Indic script: an initial or a title, no sentence's end.
+
+    Latin capitals are left to the splitter ("vitamin C.").
+    """
     letter = word[0]
-    if letter.upper() != letter.lower() or not letter.isalpha():
+    if letter.isascii() or not letter.isalpha():
         return False
     block = ord(letter)
     if 0x0900 <= block < 0x0E00:
         return len(word) <= 3
-    return len(word) == 1 and 0x0590 <= block < 0x0800
+    return len(word) == 1 and (letter.isupper() or 0x0590 <= block < 0x0800)
 
 
 # --- further cuts --------------------------------------------------------------------------------------
