@@ -1,8 +1,8 @@
 """Global batches as micro-batches: what each rank trains in each step, agreed without a word.
 
 Every rank knows the lengths of all rows of a global batch from the ``length`` column, and computes the
-same plan from them: the batch, in its order, is cut into one run of rows for each rank, of equal tokens
-as nearly as rows allow; each rank deals its rows to the same number of micro-batches, none of which
+same plan from them: the batch, sorted by row group, is cut into one run of rows for each rank, of equal
+tokens as nearly as rows allow; each rank deals its rows to the same number of micro-batches, none of which
 exceeds the token budget. A rank or micro-batch that got no row trains a filler that counts for nothing,
 so that all ranks make the same collectives. Nothing is carried over from one step to the next: there
 is no buffer to save or to lose.
@@ -150,7 +150,9 @@ class BatchReader:
         plan = self._plan.at(step)
         stream = self._streams[plan.max_seq_length]
         samples = np.arange(plan.first_sample, plan.first_sample + plan.rows, dtype=np.int64)
-        places = stream.order.locate(samples)
+        # A gradient does not depend on who trains which row, so a rank takes rows that lie together:
+        # it reads few row groups, and the same ones in the next steps of their window.
+        places = stream.order.locate(samples).grouped()
         lengths = row_lengths(places, stream.rows, whole=self._world_size == 1)
         shares = deal(lengths, self._world_size, plan.micro_batch_tokens)
         mine = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))
@@ -166,7 +168,7 @@ class BatchReader:
             plan=plan,
             micro_batches=batches,
             samples=places.row_id[mine],
-            epoch=int(places.epoch[0]),
+            epoch=int(places.epoch.min()),
             global_tokens=int(lengths.sum()),
             masked=int(table.masked_sizes.sum()),
             labelled=int((table.labels != NO_LABEL).sum()),

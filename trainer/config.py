@@ -36,7 +36,7 @@ class Data(Section):
     """The corpus manifest: a path or URI."""
     masking: Literal["static", "dynamic"] = "static"
     """The masks of the shards, or fresh ones for every epoch by the corpus' own masking rule."""
-    shuffle_window: Annotated[int, Field(ge=1, le=1024)] = 1
+    shuffle_window: Annotated[int, Field(ge=1, le=1024)] = 8
     """Row groups whose rows are shuffled together; more mixes better and reads more at once."""
     read_threads: Annotated[int, Field(ge=1, le=256)] = 2
     """Threads that read and pack ahead, in each worker."""
@@ -45,7 +45,7 @@ class Data(Section):
     cache_bytes: Annotated[int, Field(ge=1 << 20)] = 512 << 20
     """Memory for decoded row groups, in each worker."""
     check_shards: bool = True
-    """Before the first step, compare size, columns and row counts of every shard with the manifest."""
+    """Before step 0, compare size, columns and row counts of every shard with the manifest."""
 
 
 class BatchWarmup(Section):

@@ -28,7 +28,7 @@ from trainer.evaluate import evaluate
 from trainer.metrics import Meter, Record, RunLog, figures
 from trainer.optim import set_learning_rate, skip_step
 from trainer.plan import StepPlan
-from trainer.prepare import LearningRates, build_network, open_data, open_held_out, seed_of
+from trainer.prepare import LearningRates, build_network, check_all_shards, open_data, open_held_out, seed_of
 from trainer.ranks import Ranks
 from trainer.resume import Position, newest_checkpoint, restore, state_of
 from trainer.stability import SpikeGuard, check_ranks_agree
@@ -102,6 +102,8 @@ class Trainer:
         self.position = Position()
         self.held_out = open_held_out(config, self.data.corpus)
         self._take_over(cleanup)
+        if config.data.check_shards and self.position.step == 0:
+            check_all_shards(self.data.corpus, self.data.plan.orders, ranks)
         self.resumed_from = self.position.step
         self.module: nn.Module = self.network.loss
         if ranks.world_size > 1:

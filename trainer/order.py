@@ -13,7 +13,7 @@ epochs can be short.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 
 import numpy as np
@@ -42,6 +42,14 @@ class Places:
     row_group: I64
     row: I64
     row_id: I64
+
+    def take(self, chosen: "I64 | slice") -> "Places":
+        """The places at the indices ``chosen``."""
+        return Places(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def grouped(self) -> "Places":
+        """The same places with those of a row group side by side, row groups in the order of the corpus."""
+        return self.take(np.lexsort((self.row, self.row_group, self.shard, self.corpus_pass)))
 
 
 class _PassRows:

@@ -47,7 +47,7 @@ def row_lengths(places: Places, rows: ShardRows, *, whole: bool) -> I64:
 
 def gather_rows(places: Places, mine: slice, rows: ShardRows) -> RowTable:
     """The rows at ``places[mine]``, in that order."""
-    part = Places(*(getattr(places, name)[mine] for name in places.__dataclass_fields__))
+    part = places.take(mine)
     size = len(part.row)
     names = ("starts", "lengths", "segment_a", "masked_starts", "masked_sizes", "labels", "lang_ids")
     columns = {name: np.zeros(size, dtype=np.int64) for name in names}

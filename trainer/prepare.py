@@ -1,5 +1,6 @@
 """What a rank needs before the first step: the data in order, the network, its rates."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -73,8 +74,6 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     corpus = open_corpus(data.manifest)
     model_config(config, corpus)
     plan = plan_of(config, corpus)
-    if data.check_shards:
-        _check_shards(corpus, list(plan.orders), ranks)
     dynamic = data.masking == "dynamic"
     streams = {
         length: Stream(
@@ -91,8 +90,8 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     return TrainingData(corpus, plan, reader)
 
 
-def _check_shards(corpus: Corpus, lengths: list[int], ranks: Ranks) -> None:
-    """Each rank opens its share of the shards."""
+def check_all_shards(corpus: Corpus, lengths: Iterable[int], ranks: Ranks) -> None:
+    """Each rank opens its share of the shards. Raises CorpusError on all ranks when one is at fault."""
     places = [place for length in lengths for shards in corpus.passes(length) for place in shards]
     error = None
     try:
