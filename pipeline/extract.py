@@ -40,6 +40,7 @@ BATCH_BYTES = 4 << 20
 class Cleaned:
     """A document after cleaning: paragraphs as lists of sentences, and the sentences dropped for a hole."""
 
+    page: RawDocument
     paragraphs: list[list[str]]
     dropped_sentences: int
 
@@ -49,32 +50,41 @@ def extract_unit(unit: Unit, config: BuildConfig, funnel: Funnel) -> Iterator[pa
 
     Raises InputError that names the file on damaged input, CorpusError when the counts do not balance.
     """
-    site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
-    cleaner = Cleaner(site, config)
     rows = _Rows()
     with TimeLimit(config.extraction.page_seconds) as limit:
-        for page in read_unit(unit, config.extraction.max_page_chars):
-            counts = funnel.of(page.lang)
-            if isinstance(page, Skip):
-                funnel.skip(page.lang, page.reason)
-                continue
-            counts.extra["raw_bytes"] += len(page.body.encode("utf-8", "surrogatepass"))
-            try:
-                cleaned = limit.call(cleaner.clean, page)
-            except TimeLimitError:
-                cleaned = TIMEOUT
-            if isinstance(cleaned, str):
-                funnel.skip(page.lang, cleaned)
-                continue
-            funnel.keep(page.lang)
-            rows.add(unit.source, page, cleaned.paragraphs)
-            counts.extra["sentences"] += sum(map(len, cleaned.paragraphs))
-            counts.extra["sentences_dropped"] += cleaned.dropped_sentences
-            if rows.full():
-                yield rows.take()
+        for part in unit.parts:
+            cleaner = Cleaner(SiteInfo(part.lang, part.dbname, dict(part.site_namespaces)), config)
+            for page in read_unit(part, config.extraction.max_page_chars):
+                cleaned = _clean(page, cleaner, limit, funnel)
+                if cleaned is not None:
+                    rows.add(unit.source, cleaned.page, cleaned.paragraphs)
+                if rows.full():
+                    yield rows.take()
     if len(rows):
         yield rows.take()
     funnel.check(unit.uri)
+
+
+def _clean(
+    page: RawDocument | Skip, cleaner: "Cleaner", limit: TimeLimit, funnel: Funnel
+) -> "Cleaned | None":
+    """The cleaned page, counted; None when it is left out, also counted."""
+    if isinstance(page, Skip):
+        funnel.skip(page.lang, page.reason)
+        return None
+    extra = funnel.of(page.lang).extra
+    extra["raw_bytes"] += len(page.body.encode("utf-8", "surrogatepass"))
+    try:
+        cleaned = limit.call(cleaner.clean, page)
+    except TimeLimitError:
+        cleaned = TIMEOUT
+    if isinstance(cleaned, str):
+        funnel.skip(page.lang, cleaned)
+        return None
+    funnel.keep(page.lang)
+    extra["sentences"] += sum(map(len, cleaned.paragraphs))
+    extra["sentences_dropped"] += cleaned.dropped_sentences
+    return cleaned
 
 
 class Cleaner:
@@ -106,7 +116,8 @@ class Cleaner:
             return reason
         if self._stubs.exceeded(page.title, paragraphs):
             return BOT_STUB
-        return Cleaned([split_sentences(paragraph, page.lang) for paragraph in paragraphs], dropped)
+        sentences = [split_sentences(paragraph, page.lang) for paragraph in paragraphs]
+        return Cleaned(page, sentences, dropped)
 
 
 def wikitext_options(config: BuildConfig) -> WikitextOptions:

@@ -16,7 +16,7 @@ from pipeline.sources.hub_dataset import is_dataset, plan_dataset
 from pipeline.sources.multistream_index import is_index_name
 from pipeline.sources.plain_plan import language_of_name, plan_plain_file
 from pipeline.sources.wikimedia import plan_dump
-from pipeline.units import Unit
+from pipeline.units import Unit, group_small
 from schemas.errors import ConfigError, InputError
 
 _PLANNERS = 16
@@ -48,7 +48,7 @@ def plan_units(config: BuildConfig) -> list[Unit]:
             planned = pool.map(lambda file, source=source: plan_file(source, file, config), files)
             found = [unit for units_of_file in planned for unit in units_of_file]
         _check_wikis(source, found)
-        units += found
+        units += group_small(found, config.extraction.unit_bytes)
     return units
 
 

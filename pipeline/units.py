@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 Namespaces = tuple[tuple[int, tuple[str, ...]], ...]
@@ -49,28 +50,75 @@ class Unit:
     """Whether the file has a root element, whose end tag must come last."""
     expected_pages: int | None = None
     """Pages that the multistream index lists for this unit."""
-    notes: tuple[str, ...] = field(default=())
+    weight: int = 0
+    """Stored bytes of the unit, where start and end do not count bytes."""
+    also: tuple["Unit", ...] = ()
+    """Small files that are read together with this one, so that a folder of thousands of books makes
+    neither thousands of tasks nor of output files."""
+    notes: tuple[str, ...] = ()
     """Remarks for the person who reads the plan; no part of the unit's identity."""
+
+    @property
+    def parts(self) -> tuple["Unit", ...]:
+        """The unit without ``also``, and the units in ``also``: what is read, in this order."""
+        return (replace(self, also=()), *self.also)
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that are read of this file, as they are stored."""
+        return self.weight or self.end - self.start
 
     @property
     def unit_id(self) -> str:
         """Names the unit's output: a hash of everything but the notes."""
-        record = self.to_record()
-        del record["notes"]
-        text = json.dumps(record, sort_keys=True, ensure_ascii=False)
+        text = json.dumps(_without_notes(self.to_record()), sort_keys=True, ensure_ascii=False)
         return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=12).hexdigest()
 
     def to_record(self) -> dict[str, Any]:
         """A dictionary that JSON can hold."""
-        record = asdict(self)
+        record = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         record["site_namespaces"] = [[number, list(names)] for number, names in self.site_namespaces]
         record["namespaces"] = list(self.namespaces)
+        record["also"] = [unit.to_record() for unit in self.also]
         record["notes"] = list(self.notes)
         return record
 
     @staticmethod
     def from_record(record: dict[str, Any]) -> "Unit":
         """The unit that ``to_record`` gave."""
-        names = tuple((int(number), tuple(names)) for number, names in record["site_namespaces"])
-        other = {"namespaces": tuple(record["namespaces"]), "notes": tuple(record["notes"])}
-        return Unit(**{**record, "site_namespaces": names, **other})
+        other = {
+            "site_namespaces": tuple(
+                (int(number), tuple(names)) for number, names in record["site_namespaces"]
+            ),
+            "namespaces": tuple(record["namespaces"]),
+            "also": tuple(Unit.from_record(unit) for unit in record["also"]),
+            "notes": tuple(record["notes"]),
+        }
+        return Unit(**{**record, **other})
+
+
+def _without_notes(record: dict[str, Any]) -> dict[str, Any]:
+    kept = {name: value for name, value in record.items() if name != "notes"}
+    return {**kept, "also": [_without_notes(unit) for unit in record["also"]]}
+
+
+def group_small(units: Sequence[Unit], unit_bytes: int) -> list[Unit]:
+    """The units with neighbours put together that are whole files of one source and language.
+
+    Together they have at most ``unit_bytes``; the order stays.
+    """
+    grouped: list[list[Unit]] = []
+    total = 0
+    for unit in units:
+        if grouped and _fit(grouped[-1][0], unit) and total + unit.size <= unit_bytes:
+            grouped[-1].append(unit)
+            total += unit.size
+        else:
+            grouped.append([unit])
+            total = unit.size
+    return [replace(first, also=tuple(rest)) for first, *rest in grouped]
+
+
+def _fit(one: Unit, other: Unit) -> bool:
+    whole = all((unit.start, unit.end, unit.weight) == (0, unit.size, 0) for unit in (one, other))
+    return whole and (one.source, one.kind, one.lang) == (other.source, other.kind, other.lang)

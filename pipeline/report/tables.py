@@ -8,6 +8,7 @@ from pipeline.units import Unit
 
 # Languages beyond this many are summed up in one line.
 _LANGUAGE_ROWS = 40
+_NOTES = 10
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -30,16 +31,21 @@ def _cell(value: object) -> str:
 
 
 def plan_table(units: Sequence[Unit]) -> str:
-    """What would be read: files, units and bytes by source and language."""
+    """What would be read: files, units and bytes by source and language; then what is odd about files."""
+    parts = [part for unit in units for part in unit.parts]
     by_file: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for unit in units:
-        entry = by_file[unit.source, unit.lang, unit.uri]
+    for part in parts:
+        entry = by_file[part.source, part.lang, part.uri]
         entry[0] += 1
-        entry[1] += unit.end - unit.start
+        entry[1] += part.stored_bytes
     rows = [[*name, count, size / 1e6] for name, (count, size) in sorted(by_file.items())]
-    total = sum(unit.end - unit.start for unit in units) / 1e6
+    total = sum(part.stored_bytes for part in parts) / 1e6
     listing = table(["source", "language", "file", "units", "MB"], rows)
-    return f"{listing}\n\n{len(units)} units in {len(by_file)} files, {total:,.1f} MB to read"
+    notes = sorted({f"note: {part.uri}: {note}" for part in parts for note in part.notes})
+    if len(notes) > _NOTES:
+        notes = [*notes[:_NOTES], f"note: and {len(notes) - _NOTES} more files with notes"]
+    summary = f"{len(units)} units in {len(by_file)} files, {total:,.1f} MB to read"
+    return "\n".join([listing, "", *notes, summary])
 
 
 def closing_table(manifest: dict[str, Any]) -> str:

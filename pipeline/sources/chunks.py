@@ -22,7 +22,7 @@ from schemas.errors import InputError
 
 READ_BYTES = 1 << 18
 OUTPUT_BYTES = 1 << 20
-_FINGERPRINT_BYTES = 1 << 16
+_PROBE_BYTES = 1 << 16
 
 # Stream header and the magic number of a first block, or of the end of an empty stream.
 STREAM_START = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
@@ -132,15 +132,28 @@ def _open_whole(file: BinaryIO, compression: str) -> IO[bytes]:
     return cast("IO[bytes]", pa.CompressedInputStream(pa.PythonFile(file, mode="r"), name))
 
 
-def fingerprint(uri: str, size: int) -> str:
-    """Hash of a file's size, first and last bytes: differs when another file has taken its place.
+@dataclass(frozen=True)
+class Probe:
+    """What a plan has to know of a file, in two or three requests."""
 
-    The last bytes of bz2 and gzip files hold checksums of the whole.
-    """
-    digest = hashlib.blake2b(str(size).encode(), digest_size=8)
-    digest.update(storage.read_range(uri, 0, _FINGERPRINT_BYTES))
-    digest.update(storage.read_range(uri, max(0, size - _FINGERPRINT_BYTES), _FINGERPRINT_BYTES))
-    return digest.hexdigest()
+    size: int
+    head: bytes
+    fingerprint: str
+    """Hash of size, first and last bytes: differs when another file has taken the place of this one.
+    The last bytes of bz2 and gzip files hold checksums of the whole."""
+
+
+def probe(uri: str) -> Probe:
+    """Raises InputError for an empty file, FileNotFoundError for a missing one."""
+    size = storage.size(uri)
+    if size == 0:
+        raise InputError(f"{uri}: empty file (0 bytes)")
+    head = storage.read_range(uri, 0, _PROBE_BYTES)
+    digest = hashlib.blake2b(str(size).encode() + head, digest_size=8)
+    if size > len(head):
+        tail = max(len(head), size - _PROBE_BYTES)
+        digest.update(storage.read_range(uri, tail, size - tail))
+    return Probe(size, head, digest.hexdigest())
 
 
 def even_cuts(size: int, unit_bytes: int) -> list[tuple[int, int]]:

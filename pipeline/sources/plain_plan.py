@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 from cluster import storage
 from pipeline.config import Source
-from pipeline.sources.chunks import compression_of, even_cuts, fingerprint, looks_like_html
+from pipeline.sources.chunks import compression_of, even_cuts, looks_like_html, probe
 from pipeline.units import Unit
 from schemas.errors import ConfigError, InputError
 
@@ -17,50 +19,40 @@ def plan_plain_file(source: Source, uri: str, name: str, unit_bytes: int) -> lis
     """The units of one file. Raises InputError for an empty or unreadable file, ConfigError for a lack
     of a language.
     """
-    size = storage.size(uri)
-    if size == 0:
-        raise InputError(f"{uri}: empty file (0 bytes)")
     if source.lang is None and source.kind in ("text", "bookcorpus"):
         raise ConfigError(f"source {source.name}: lang is missing; {source.kind} files do not say it")
-    head = storage.read_range(uri, 0, 512)
-    if looks_like_html(head):
+    found = probe(uri)
+    if looks_like_html(found.head):
         raise InputError(f"{uri}: byte 0: an HTML page, not a file of kind {source.kind}")
-    form = file_form(source, uri, head)
-    mark = fingerprint(uri, size)
-    compression = "" if form.endswith("parquet") else compression_of(uri, head)
-    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    notes: tuple[str, ...] = ()
-    if form.endswith("parquet"):
-        cuts = row_group_cuts(uri, unit_bytes)
-    elif form in ("file", "books"):
-        cuts = [(0, size)]
-    elif compression or encoding != "utf-8":
-        cuts = [(0, size)]
-        notes = (
-            (f"{compression or encoding} data, which cannot be cut: one unit",) if size > unit_bytes else ()
-        )
-    else:
-        cuts = even_cuts(size, unit_bytes)
-    return [
-        Unit(
-            source=source.name,
-            kind=source.kind,
-            uri=uri,
-            name=name,
-            start=start,
-            end=end,
-            size=size,
-            lang=source.lang or language_of_name(uri),
-            compression=compression,
-            fingerprint=mark,
-            form=form,
-            text_field=source.text_field,
-            sentences_per_document=source.sentences_per_document if form.startswith("sentences") else 0,
-            encoding=encoding,
-            notes=notes,
-        )
-        for start, end in cuts
-    ]
+    form = file_form(source, uri, found.head)
+    parquet = form.endswith("parquet")
+    compression = "" if parquet else compression_of(uri, found.head)
+    encoding = "utf-16" if found.head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    whole = Unit(
+        source=source.name,
+        kind=source.kind,
+        uri=uri,
+        name=name,
+        start=0,
+        end=found.size,
+        size=found.size,
+        lang=source.lang or language_of_name(uri),
+        compression=compression,
+        fingerprint=found.fingerprint,
+        form=form,
+        text_field=source.text_field,
+        sentences_per_document=source.sentences_per_document if form.startswith("sentences") else 0,
+        encoding=encoding,
+    )
+    if parquet:
+        sizes = row_group_bytes(uri)
+        cuts = group_cuts(sizes, unit_bytes)
+        return [replace(whole, start=a, end=b, weight=sum(sizes[a:b])) for a, b in cuts]
+    if found.size <= unit_bytes or form in ("file", "books"):
+        return [whole]
+    if compression or encoding != "utf-8":
+        return [replace(whole, notes=(f"{compression or encoding} data, which cannot be cut: one unit",))]
+    return [replace(whole, start=start, end=end) for start, end in even_cuts(found.size, unit_bytes)]
 
 
 def file_form(source: Source, uri: str, head: bytes) -> str:
@@ -100,16 +92,14 @@ def _bookcorpus_form(source: Source, uri: str, parquet: bool) -> str:
     return f"sentences-{kind}" if rows else "sentences"
 
 
-def row_group_cuts(uri: str, unit_bytes: int) -> list[tuple[int, int]]:
-    """[start, end) row groups of units of about ``unit_bytes``; a row group is never cut."""
+def row_group_bytes(uri: str) -> list[int]:
+    """Stored bytes of every row group of a Parquet file."""
     metadata = storage.parquet_file(uri).metadata
-    sizes = [_stored_bytes(metadata.row_group(group)) for group in range(metadata.num_row_groups)]
-    return group_cuts(sizes, unit_bytes)
+    return [_stored_bytes(metadata.row_group(group)) for group in range(metadata.num_row_groups)]
 
 
-def _stored_bytes(group: "object") -> int:
-    columns = range(group.num_columns)  # type: ignore[attr-defined]
-    return sum(group.column(column).total_compressed_size for column in columns)  # type: ignore[attr-defined]
+def _stored_bytes(group: Any) -> int:
+    return sum(group.column(column).total_compressed_size for column in range(group.num_columns))
 
 
 def group_cuts(sizes: Sequence[int], unit_bytes: int) -> list[tuple[int, int]]:

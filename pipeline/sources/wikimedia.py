@@ -18,7 +18,7 @@ from pipeline.sources.chunks import (
     Chunk,
     compression_of,
     even_cuts,
-    fingerprint,
+    probe,
     read_chunks,
     transcode,
 )
@@ -32,7 +32,7 @@ from pipeline.units import Unit
 from schemas.errors import InputError
 
 _SEVEN_ZIP = b"7z\xbc\xaf\x27\x1c"
-_PROBE_BYTES = 8 << 20
+_STREAMS_BYTES = 8 << 20
 # UTF-8 bytes of one character at most, and the longest entity in place of one (&quot;).
 _BYTES_PER_CHARACTER = 6
 
@@ -48,14 +48,12 @@ def plan_dump(
     unit_bytes: int = 32 << 20,
 ) -> list[Unit]:
     """The units of one dump file. Raises InputError when it is no dump, or not a finished one."""
-    size = storage.size(uri)
-    if size == 0:
-        raise InputError(f"{uri}: empty file (0 bytes)")
+    found = probe(uri)
+    size = found.size
     check_status(uri, size)
-    raw_head = storage.read_range(uri, 0, 512)
-    if raw_head.startswith(_SEVEN_ZIP):
+    if found.head.startswith(_SEVEN_ZIP):
         raise InputError(f"{uri}: a 7z archive, which is not read; take the .bz2 of the same dump")
-    compression = compression_of(uri, raw_head)
+    compression = compression_of(uri, found.head)
     head, encoding = _read_head(uri, compression, size)
     header = parse_header(head, uri, lang)
     base = Unit(
@@ -68,7 +66,7 @@ def plan_dump(
         size=size,
         lang=header.lang,
         compression=compression,
-        fingerprint=fingerprint(uri, size),
+        fingerprint=found.fingerprint,
         encoding=encoding,
         dbname=header.dbname,
         site_namespaces=header.namespaces,
@@ -110,8 +108,8 @@ def _read_head(uri: str, compression: str, size: int) -> tuple[bytes, str]:
 
 def _has_many_streams(uri: str, size: int) -> bool:
     """Whether a second bz2 stream begins near the start: multistream dumps begin with a short one."""
-    probe = storage.read_range(uri, 0, min(size, _PROBE_BYTES))
-    return STREAM_START.search(probe, 1) is not None
+    beginning = storage.read_range(uri, 0, min(size, _STREAMS_BYTES))
+    return STREAM_START.search(beginning, 1) is not None
 
 
 def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:

@@ -1,9 +1,15 @@
+import bz2
+import json
+import random
 from pathlib import Path
 
 import pytest
 
 from pipeline.config import BuildConfig, Extraction, Source
+from pipeline.extract import extract_unit
+from pipeline.funnel import Funnel
 from pipeline.plan import plan_units, source_files
+from pipeline.report.tables import plan_table
 from pipeline.sources.reader import read_unit
 from pipeline.units import Unit
 from schemas.errors import ConfigError, InputError
@@ -30,7 +36,12 @@ def test_the_whole_sample_is_planned_and_read() -> None:
     assert sum(unit.uri.endswith("multistream.xml.bz2") for unit in units) == 4
     assert not any("index" in unit.uri for unit in units)
     assert plan_units(config) == units
-    assert all(list(read_unit(unit, 10**6)) for unit in units if unit.lang in ("ltg", "ja", "el"))
+    assert all(
+        list(read_unit(part, 10**6))
+        for unit in units
+        for part in unit.parts
+        if part.lang in ("ltg", "ja", "el")
+    )
 
 
 def test_units_survive_json_and_their_ids_say_all_but_the_notes() -> None:
@@ -49,6 +60,41 @@ def test_a_file_that_was_replaced_gives_other_units(tmp_path: Path) -> None:
     assert plan_units(_config(_wiki(path))) == before
     path.write_text(HEAD + page(2, "a" * 200_000) + FOOT)
     assert plan_units(_config(_wiki(path)))[0].unit_id != before[0].unit_id
+
+
+def test_small_files_are_read_together_and_in_order(tmp_path: Path) -> None:
+    for number in range(50):
+        (tmp_path / f"book{number:02}.txt").write_text("A line of the book.\n" * 200)
+    source = Source(name="books", kind="bookcorpus", lang="en", paths=[str(tmp_path)])
+    units = plan_units(_config(source, unit_bytes=1 << 16))
+    assert 1 < len(units) < 10
+    assert all(sum(part.size for part in unit.parts) <= 1 << 16 for unit in units)
+    assert [part.name for unit in units for part in unit.parts] == [f"book{n:02}.txt" for n in range(50)]
+    assert not any(part.also for unit in units for part in unit.parts)
+    again = [Unit.from_record(json.loads(json.dumps(unit.to_record()))) for unit in units]
+    assert again == units
+    assert [unit.unit_id for unit in again] == [unit.unit_id for unit in units]
+    (tmp_path / "book01.txt").write_text("A line of a tome.\n" * 200)
+    changed = plan_units(_config(source, unit_bytes=1 << 16))
+    assert [a.unit_id == b.unit_id for a, b in zip(units, changed, strict=True)] == [False] + [True] * (
+        len(units) - 1
+    )
+    funnel, config = Funnel(), _config(source, unit_bytes=1 << 16)
+    assert sum(batch.num_rows for unit in changed for batch in extract_unit(unit, config, funnel)) == 50
+
+
+def test_the_plan_shows_files_bytes_and_notes(tmp_path: Path) -> None:
+    path = tmp_path / "enwiki.xml.bz2"
+    path.write_bytes(bz2.compress((HEAD + page(1, random_text(300_000)) + FOOT).encode()))
+    shown = plan_table(plan_units(_config(_wiki(path), unit_bytes=1 << 16)))
+    assert f"note: {path}: a single bz2 stream, which cannot be cut: one unit" in shown
+    assert "1 units in 1 files" in shown
+    many = plan_table(plan_units(_config(_wiki(SAMPLE / "dumps"))))
+    assert "more files with notes" in many
+
+
+def random_text(size: int) -> str:
+    return "".join(random.Random(7).choices("abcdefgh ", k=size))
 
 
 def test_names_are_relative_to_the_folder_of_the_path(tmp_path: Path) -> None:
