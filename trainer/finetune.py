@@ -61,7 +61,11 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     sets = {
         "train": task.read(config.files.train, config.max_train_examples),
         "validation": task.read(config.files.validation),
-        **{f"test/{name}": task.read(files) for name, files in config.files.test.items()},
+        **{
+            "/".join(filter(None, ("test", name, part))): examples
+            for name, files in config.files.test.items()
+            for part, examples in task.read_test(files).items()
+        },
     }
     results = [_train_seed(config, saved.model, task, sets, seed) for seed in config.seeds]
     report = _report(config, results, {name: len(one.examples) for name, one in sets.items()})

@@ -31,11 +31,17 @@ class Files(Section):
     test: dict[str, list[str]] = Field(default_factory=dict)
     """More sets by name, measured with the best epoch's weights: a test set, other languages."""
     text: Column = 0
-    """TSV: the sentence. Columns are numbers from 0, or names from a header line."""
+    """TSV: the sentence. A number from 0, a name in the header line, or names of which a file has one."""
     pair: Column | None = None
     """TSV: the second sentence."""
     label: Column = 1
     """TSV: the label."""
+    split_test_by: str | None = None
+    """TSV: measure each value of this column of the test sets apart, the language in XNLI."""
+    only: dict[str, str] = Field(default_factory=dict)
+    """TSV: value that train and validation rows must have in a column, in files that have the column."""
+    same_labels: dict[str, str] = Field(default_factory=dict)
+    """TSV: labels that are another spelling of a label."""
     word: Annotated[int, Field(ge=0)] = 0
     """CoNLL: column of the word; 1 in CoNLL-U and Universal NER."""
     tag: Annotated[int, Field(ge=0)] = 1

@@ -136,8 +136,9 @@ def from_config(data: Mapping[str, Any], origin: str) -> ModelConfig:
     """Our config for a config.json. Raises CheckpointError that names ``origin`` for another kind."""
     kind = data.get("model_type")
     if OWN_CONFIG in data:
+        # ModernBERT has no pair head; and the kernel of the training run need not exist here.
         lost = {"pair_objective": "none"} if kind == "modernbert" else {}
-        return ModelConfig.model_validate(data[OWN_CONFIG] | lost)
+        return ModelConfig.model_validate({**data[OWN_CONFIG], **lost, "attention": "auto"})
     if kind not in ("bert", "albert", "modernbert"):
         raise CheckpointError(f"{origin}: model_type {kind!r}; bert, albert and modernbert can be read")
     pairs = any("PreTraining" in name for name in data.get("architectures") or [])

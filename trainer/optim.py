@@ -63,11 +63,25 @@ def build_optimizer(
     groups = parameter_groups(model, weight_decay)
     device = groups[0]["params"][0].device
     rate = torch.tensor(learning_rate, dtype=torch.float32, device=device)
+    optimizer: torch.optim.Optimizer
     if kind == "lamb":
-        return Lamb(groups, rate, betas, eps)
-    if kind == "muon":
-        return Muon(groups, rate, betas, eps)
-    return torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True)
+        optimizer = Lamb(groups, rate, betas, eps)
+    elif kind == "muon":
+        optimizer = Muon(groups, rate, betas, eps)
+    else:
+        graphs = device.type == "cuda"
+        optimizer = torch.optim.AdamW(groups, lr=rate, betas=betas, eps=eps, fused=True, capturable=graphs)
+    optimizer.register_load_state_dict_post_hook(_settle)
+    return optimizer
+
+
+def _settle(optimizer: torch.optim.Optimizer) -> None:
+    """After a state was loaded: what depends on the device is that of this one, not of the saved one."""
+    for group in optimizer.param_groups:
+        device = group["params"][0].device
+        group["lr"] = torch.as_tensor(group["lr"], dtype=torch.float32).to(device, copy=True)
+        if "capturable" in group:
+            group["capturable"] = device.type == "cuda"
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:

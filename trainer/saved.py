@@ -46,8 +46,9 @@ def _of_checkpoint(checkpoint: LoadedCheckpoint) -> SavedModel:
         state = checkpoint.load()
     kept = state["trainer"]
     try:
-        config = ModelConfig.model_validate(kept["model"])
-    except (KeyError, ValueError) as error:
+        # The kernel that the run asked for need not exist where its model is loaded.
+        config = ModelConfig.model_validate({**kept["model"], "attention": "auto"})
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.uri}: does not say the shape of its model") from error
     model = BertPretraining(config)
     model.load_state_dict(state["model"], strict=True)

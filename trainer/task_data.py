@@ -5,13 +5,14 @@ import gzip
 import io
 import json
 import lzma
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from cluster import storage
 from schemas.errors import InputError
 
-Column = str | int
+# A number from 0, a name in the header line, or several names of which a file has one.
+Column = int | str | list[str]
 
 _OPENERS: dict[str, Callable[[bytes], bytes]] = {
     ".gz": gzip.decompress,
@@ -29,6 +30,8 @@ class TextExample:
     label: str
     origin: str
     """File and line."""
+    group: str = ""
+    """The value of the column that divides the examples, the language in XNLI."""
 
 
 @dataclass(frozen=True)
@@ -67,38 +70,66 @@ def read_text(uri: str) -> str:
     return text
 
 
-def read_table(
-    uris: Sequence[str], text: Column, pair: Column | None, label: Column, skip_bad_lines: bool = False
-) -> Iterator[TextExample]:
-    """Rows of tab-separated files; a column is a number from 0, or a name, which the first line has.
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of tab-separated files mean."""
+
+    text: Column
+    pair: Column | None = None
+    label: Column = 1
+    group: str | None = None
+    """Column that divides the examples into groups."""
+    only: Mapping[str, str] = field(default_factory=dict)
+    """Column -> the value that a row must have there; for the files that have such a column."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """Label -> the label it is another spelling of."""
+    skip_bad_lines: bool = False
+    """Pass over rows with too few fields."""
+
+
+def read_table(uris: Sequence[str], columns: Columns) -> Iterator[TextExample]:
+    """Rows of tab-separated files, with a header line when a column is given by name.
 
     Fields are not quoted, as in GLUE. Raises InputError that names file and line for a row with too few
-    fields, unless they are to be skipped.
+    fields, unless they are to be skipped, and for a column that is not there.
     """
+    wanted = (columns.text, columns.pair, columns.label)
+    named = columns.group is not None or any(isinstance(column, str | list) for column in wanted)
     for uri in uris:
         lines = io.StringIO(read_text(uri), newline="\n")
-        names = None
-        if any(isinstance(column, str) for column in (text, pair, label)):
-            names = lines.readline().rstrip("\r\n").split("\t")
-        places = [_place(uri, names, column) for column in (text, pair, label)]
-        for number, line in enumerate(lines, start=2 if names else 1):
+        names = lines.readline().rstrip("\r\n").split("\t") if named else []
+        text, pair, label = (_place(uri, names, column) for column in wanted)
+        group = names.index(columns.group) if columns.group in names else None
+        only = [(names.index(name), value) for name, value in columns.only.items() if name in names]
+        last = max(place for place in (text, pair, label, group, *(p for p, _ in only)) if place is not None)
+        for number, line in enumerate(lines, start=2 if named else 1):
             fields = line.rstrip("\r\n").split("\t")
             if fields == [""]:
                 continue
-            if max(place for place in places if place is not None) >= len(fields):
-                if skip_bad_lines:
+            if last >= len(fields):
+                if columns.skip_bad_lines:
                     continue
                 raise InputError(f"{uri}:{number}: {len(fields)} fields; too few for the columns named")
-            first, second, third = (None if place is None else fields[place] for place in places)
-            yield TextExample(first or "", second, (third or "").strip(), f"{uri}:{number}")
+            if any(fields[place] != value for place, value in only):
+                continue
+            mark = fields[label or 0].strip()
+            yield TextExample(
+                text=fields[text or 0],
+                pair=None if pair is None else fields[pair],
+                label=columns.same.get(mark, mark),
+                origin=f"{uri}:{number}",
+                group="" if group is None else fields[group],
+            )
 
 
-def _place(uri: str, names: list[str] | None, column: Column | None) -> int | None:
+def _place(uri: str, names: list[str], column: Column | None) -> int | None:
     if column is None or isinstance(column, int):
         return column
-    if names is None or column not in names:
-        raise InputError(f"{uri}:1: no column {column!r}; there are {', '.join(names or [])}")
-    return names.index(column)
+    found = [names.index(name) for name in ([column] if isinstance(column, str) else column) if name in names]
+    if not found:
+        wanted = column if isinstance(column, str) else " or ".join(column)
+        raise InputError(f"{uri}:1: no column {wanted!r}; there are {', '.join(names)}")
+    return found[0]
 
 
 def read_conll(uris: Sequence[str], word: int, tag: int) -> Iterator[TaggedExample]:

@@ -13,6 +13,7 @@ from schemas.errors import InputError
 from trainer import task_metrics
 from trainer.finetune_config import FinetuneConfig
 from trainer.task_data import (
+    Columns,
     QuestionExample,
     TaggedExample,
     TextExample,
@@ -47,6 +48,10 @@ class TaskKind(ABC):
     def read(self, files: Sequence[str], limit: int | None = None) -> EncodedSet:
         """The examples of ``files``, encoded. Raises InputError that names file and line."""
 
+    def read_test(self, files: Sequence[str]) -> dict[str, EncodedSet]:
+        """The parts of a test set that are measured apart, by name; "" for the whole set."""
+        return {"": self.read(files)}
+
     @abstractmethod
     def loss(self, output: Tensor, inputs: Sequence[Encoded]) -> Tensor:
         """Mean loss of a batch, from what the head said about it."""
@@ -61,15 +66,39 @@ class _Sentences(TaskKind):
 
     head: HeadKind = "sequence"
 
-    def _rows(self, files: Sequence[str], limit: int | None) -> list[TextExample]:
-        columns = self.config.files
-        rows = list(read_table(files, columns.text, columns.pair, columns.label, columns.skip_bad_lines))
+    def _rows(self, files: Sequence[str], *, test: bool = False) -> list[TextExample]:
+        of = self.config.files
+        columns = Columns(
+            of.text,
+            of.pair,
+            of.label,
+            of.split_test_by if test else None,
+            {} if test else of.only,
+            of.same_labels,
+            of.skip_bad_lines,
+        )
+        rows = list(read_table(files, columns))
         if not rows:
             raise InputError(f"{files[0]}: no example in it")
-        return rows[:limit]
+        return rows
 
-    def _encoded(self, rows: list[TextExample], targets: list[float]) -> EncodedSet:
+    def read(self, files: Sequence[str], limit: int | None = None) -> EncodedSet:
+        """See TaskKind."""
+        return self._encoded(self._rows(files)[:limit])
+
+    def read_test(self, files: Sequence[str]) -> dict[str, EncodedSet]:
+        """See TaskKind: a part for each value of the column ``split_test_by``."""
+        rows = self._rows(files, test=True)
+        names = sorted({row.group for row in rows})
+        return {name: self._encoded([row for row in rows if row.group == name]) for name in names}
+
+    def _encoded(self, rows: list[TextExample]) -> EncodedSet:
+        targets = [self._target(row) for row in rows]
         return EncodedSet(rows, encode_texts(self.tokenizer, rows, targets, self.config.max_seq_length))
+
+    @abstractmethod
+    def _target(self, row: TextExample) -> float:
+        """What the head is to say. Raises InputError that names file and line."""
 
 
 class Classification(_Sentences):
@@ -77,17 +106,14 @@ class Classification(_Sentences):
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)
-        self.labels = sorted({row.label for row in self._rows(config.files.train, None)})
+        self.labels = sorted({row.label for row in self._rows(config.files.train)})
+        self._number_of = {label: number for number, label in enumerate(self.labels)}
         self.outputs = len(self.labels)
 
-    def read(self, files: Sequence[str], limit: int | None = None) -> EncodedSet:
-        """See TaskKind."""
-        rows = self._rows(files, limit)
-        number_of = {label: number for number, label in enumerate(self.labels)}
-        for row in rows:
-            if row.label not in number_of:
-                raise InputError(f"{row.origin}: label {row.label!r} is not in the training files")
-        return self._encoded(rows, [number_of[row.label] for row in rows])
+    def _target(self, row: TextExample) -> float:
+        if row.label not in self._number_of:
+            raise InputError(f"{row.origin}: label {row.label!r} is not in the training files")
+        return self._number_of[row.label]
 
     def loss(self, output: Tensor, inputs: Sequence[Encoded]) -> Tensor:
         """See TaskKind."""
@@ -113,7 +139,7 @@ class Regression(_Sentences):
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)
-        values = np.array([self._number(row) for row in self._rows(config.files.train, None)])
+        values = np.array([self._number(row) for row in self._rows(config.files.train)])
         self.mean, self.deviation = float(values.mean()), float(values.std()) or 1.0
 
     @staticmethod
@@ -123,10 +149,8 @@ class Regression(_Sentences):
         except ValueError as error:
             raise InputError(f"{row.origin}: label {row.label!r} is not a number") from error
 
-    def read(self, files: Sequence[str], limit: int | None = None) -> EncodedSet:
-        """See TaskKind."""
-        rows = self._rows(files, limit)
-        return self._encoded(rows, [(self._number(row) - self.mean) / self.deviation for row in rows])
+    def _target(self, row: TextExample) -> float:
+        return (self._number(row) - self.mean) / self.deviation
 
     def loss(self, output: Tensor, inputs: Sequence[Encoded]) -> Tensor:
         """See TaskKind."""

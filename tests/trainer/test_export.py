@@ -87,6 +87,12 @@ def test_import_gives_the_exported_model(style: str, tmp_path: Path) -> None:
             assert theirs[name].equal(value), name
 
 
+def test_a_kernel_asked_for_in_training_is_not_asked_for_after_it(tmp_path: Path) -> None:
+    imported = import_model(str(export(small_model(attention="varlen"), tmp_path)))
+    assert imported.config.attention == "auto"
+    assert imported.use_kernel(torch.device("cpu"), torch.float32).name == "padded"
+
+
 @pytest.mark.parametrize("style", ["bert", "modern"])
 def test_fill_mask_pipeline_runs(style: str, tmp_path: Path) -> None:
     folder = export(small_model(style), tmp_path)

@@ -94,6 +94,16 @@ def test_pairs_are_classified(pretrained: str, tmp_path: Path) -> None:
     assert report == json.loads((tmp_path / "out" / "results.json").read_text())
 
 
+def test_a_test_set_is_divided_by_language(pretrained: str, tmp_path: Path) -> None:
+    files = sentences(tmp_path, lambda row: row[0])
+    rows = [f"{lang}\tcat dog\tmat\tcat" for lang in ("de", "de", "ur")]
+    (tmp_path / "xnli.tsv").write_text("\n".join(["language\tsentence\tsentence2\tlabel", *rows]) + "\n")
+    files |= {"test": {"xnli": [str(tmp_path / "xnli.tsv")]}, "split_test_by": "language"}
+    report = finetune(config(pretrained, tmp_path, "classification", files, epochs=1))
+    assert report["examples"] == {"train": 96, "validation": 96, "test/xnli/de": 2, "test/xnli/ur": 1}
+    assert set(report["seeds"][0]["test"]) == {"xnli/de", "xnli/ur"}
+
+
 def test_numbers_are_found(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: 0.5 * row.count("cat") + 0.1 * row.count("dog"))
     report = finetune(config(pretrained, tmp_path, "regression", files))

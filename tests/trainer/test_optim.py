@@ -181,3 +181,21 @@ def test_parameters_without_gradient_stay(kind: Kind) -> None:
     bias = linear.bias.detach().clone()
     optimizer.step()
     assert linear.bias.equal(bias)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_loaded_state_keeps_to_this_device_and_shares_nothing(kind: Kind) -> None:
+    model = small_model()
+    optimizer = build_optimizer(model, kind, learning_rate=0.01)
+    backward(model)
+    optimizer.step()
+    saved = copy.deepcopy(optimizer.state_dict())
+    for group in saved["param_groups"]:
+        if "capturable" in group:
+            group["capturable"] = True
+    optimizer.load_state_dict(saved)
+    set_learning_rate(optimizer, 0.5)
+    assert all(float(group["lr"]) == pytest.approx(0.01) for group in saved["param_groups"])
+    assert not any(group.get("capturable") for group in optimizer.param_groups)
+    backward(model)
+    optimizer.step()

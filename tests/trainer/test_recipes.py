@@ -12,6 +12,7 @@ from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.evaluate import ALL
+from trainer.finetune_config import METRICS, FinetuneConfig
 from trainer.loop import train
 from trainer.model import BertPretraining, parameter_count
 from trainer.order import SampleOrder
@@ -78,3 +79,16 @@ def test_held_out_figures_are_written_while_training(tmp_path: Path) -> None:
     assert lines[-1]["held_out"][ALL]["loss"] < lines[0]["held_out"][ALL]["loss"]
     plain = train_config(tmp_path / "plain", manifest)
     assert train(TrainConfig.model_validate(plain), alone()).last_loss == outcome.last_loss
+
+
+FINETUNINGS = sorted((ROOT / "configs" / "finetune").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", FINETUNINGS, ids=[path.stem for path in FINETUNINGS])
+def test_fine_tuning_config_is_sound(path: Path) -> None:
+    config = load_config(FinetuneConfig, str(path))
+    assert config.chosen_metric in METRICS[config.task]
+
+
+def test_every_task_has_an_example() -> None:
+    assert {load_config(FinetuneConfig, str(path)).task for path in FINETUNINGS} == set(METRICS)

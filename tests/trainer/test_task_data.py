@@ -1,5 +1,6 @@
 """Readers of labelled files: layouts, compression, and what is wrong where."""
 
+import dataclasses
 import gzip
 import json
 import lzma
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import InputError
-from trainer.task_data import read_conll, read_squad, read_table
+from trainer.task_data import Columns, read_conll, read_squad, read_table
 
 
 def write(folder: Path, text: str, name: str = "file.tsv") -> str:
@@ -22,7 +23,7 @@ def write(folder: Path, text: str, name: str = "file.tsv") -> str:
 @pytest.mark.parametrize("name", ["file.tsv", "file.tsv.xz", "file.tsv.gz"])
 def test_columns_by_number(name: str, tmp_path: Path) -> None:
     uri = write(tmp_path, 'gj04\t1\t\tHe said "no.\ngj04\t0\t*\tNo it.\n', name)
-    found = list(read_table([uri], text=3, pair=None, label=1))
+    found = list(read_table([uri], Columns(3, None, 1)))
     assert [(one.text, one.label, one.origin) for one in found] == [
         ('He said "no.', "1", f"{uri}:1"),
         ("No it.", "0", f"{uri}:2"),
@@ -31,15 +32,15 @@ def test_columns_by_number(name: str, tmp_path: Path) -> None:
 
 def test_columns_by_name(tmp_path: Path) -> None:
     uri = write(tmp_path, "\ufeffsentence1\tsentence2\tgold_label\r\nA\tB\tneutral\r\n")
-    (found,) = read_table([uri], "sentence1", "sentence2", "gold_label")
+    (found,) = read_table([uri], Columns("sentence1", "sentence2", "gold_label"))
     assert (found.text, found.pair, found.label) == ("A", "B", "neutral")
 
 
 def test_bad_rows_are_named_or_passed_over(tmp_path: Path) -> None:
     uri = write(tmp_path, "a\t1\nb\nc\t0\n")
     with pytest.raises(InputError, match=r"file\.tsv:2: 1 fields"):
-        list(read_table([uri], 0, None, 1))
-    assert [one.text for one in read_table([uri], 0, None, 1, skip_bad_lines=True)] == ["a", "c"]
+        list(read_table([uri], Columns(0)))
+    assert [one.text for one in read_table([uri], Columns(0, skip_bad_lines=True))] == ["a", "c"]
 
 
 @pytest.mark.parametrize(
@@ -55,13 +56,29 @@ def test_unreadable_files_are_refused(name: str, content: bytes | None, message:
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(InputError, match=f"{name}: {message}"):
-        list(read_table([str(path)], 0, None, 1))
+        list(read_table([str(path)], Columns(0)))
 
 
 def test_missing_column_is_named(tmp_path: Path) -> None:
     uri = write(tmp_path, "a\tb\n1\t2\n")
     with pytest.raises(InputError, match="no column 'label'; there are a, b"):
-        list(read_table([uri], "a", None, "label"))
+        list(read_table([uri], Columns("a", None, "label")))
+
+
+def test_one_reading_of_files_with_different_headers(tmp_path: Path) -> None:
+    """MultiNLI as it is given out with XNLI, and a file of XNLI itself."""
+    train = write(tmp_path, "premise\thypo\tlabel\nA\tB\tcontradictory\n", "multinli.tsv")
+    xnli = "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tC\tD\nen\tneutral\tE\tF\n"
+    columns = Columns(
+        ["premise", "sentence1"], ["hypo", "sentence2"], ["label", "gold_label"], group="language",
+        same={"contradictory": "contradiction"},
+    )  # fmt: skip
+    found = list(read_table([train, write(tmp_path, xnli, "xnli.tsv")], columns))
+    assert [(one.text, one.pair, one.label, one.group) for one in found] == [
+        ("A", "B", "contradiction", ""), ("C", "D", "neutral", "de"), ("E", "F", "neutral", "en"),
+    ]  # fmt: skip
+    english = dataclasses.replace(columns, only={"language": "en"})
+    assert [one.text for one in read_table([train, write(tmp_path, xnli, "xnli.tsv")], english)] == ["A", "E"]
 
 
 def test_conll_with_spaces_and_documents(tmp_path: Path) -> None:

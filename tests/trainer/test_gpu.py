@@ -1,0 +1,126 @@
+"""The packed path on a CUDA device: the variable-length kernel against the padded one, and the steps."""
+
+from typing import Any, get_args
+
+import pytest
+import torch
+
+from tests.trainer.models import STYLES, VOCAB, small_config, small_model
+from tests.trainer.packing import pack, random_rows
+from trainer.attention import choose_kernel
+from trainer.model import BertPretraining
+from trainer.objectives import PretrainingLoss, batch_totals
+from trainer.optim import Kind, build_optimizer, set_learning_rate, skip_step
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+GPU = torch.device("cuda")
+ROWS = random_rows(40, VOCAB, lengths=(1, 32), masked=(0, 5))
+
+
+def pair_of_models(style: str) -> tuple[BertPretraining, BertPretraining]:
+    """The same weights with either kernel, for bf16."""
+    models = []
+    for attention in ("varlen", "padded"):
+        torch.manual_seed(0)
+        model = BertPretraining(small_config(style, attention=attention)).to(GPU).eval()
+        assert model.use_kernel(GPU, torch.bfloat16).name == attention
+        models.append(model)
+    return models[0], models[1]
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_varlen_equals_padded_in_bfloat16(style: str) -> None:  # trainer-028
+    batch = pack(ROWS).to(GPU)
+    with torch.autocast("cuda", torch.bfloat16):
+        packed, padded = (model.encode(batch) for model in pair_of_models(style))
+    torch.testing.assert_close(packed, padded, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_instances_do_not_see_each_other_in_the_varlen_kernel(style: str) -> None:
+    model, _ = pair_of_models(style)
+    changed = random_rows(1, VOCAB, lengths=(len(ROWS[0].ids), len(ROWS[0].ids)), seed=9)
+    with torch.autocast("cuda", torch.bfloat16):
+        before = model.encode(pack(ROWS).to(GPU))
+        after = model.encode(pack([*changed, *ROWS[1:]]).to(GPU))
+    assert before[len(ROWS[0].ids) :].equal(after[len(ROWS[0].ids) :])
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_gradients_of_both_kernels_agree(style: str) -> None:
+    batch = pack(ROWS).to(GPU)
+    found = []
+    for model in pair_of_models(style):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss, _ = PretrainingLoss(model, 3)(batch, batch_totals([batch]))
+        loss.backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert torch.nn.functional.cosine_similarity(found[0], found[1], dim=0) > 0.99
+    torch.testing.assert_close(found[0].norm(), found[1].norm(), rtol=2e-2, atol=0)
+
+
+def test_fillers_of_a_fixed_shape_are_finite_and_count_for_nothing() -> None:
+    model, _ = pair_of_models("bert")
+    batch = pack(ROWS)
+    fixed = batch.padded_to(tokens=batch.tokens + 100, sequences=60, masked=256)
+    losses = []
+    for one in (batch.to(GPU), fixed.to(GPU)):
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss, _ = PretrainingLoss(model, 3)(one, batch_totals([one]))
+        loss.backward()
+        assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
+        losses.append(loss.detach())
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=0)
+
+
+def test_fp32_and_attention_dropout_take_the_padded_kernel() -> None:
+    assert choose_kernel(small_config(), GPU, torch.float32).name == "padded"
+    choice = choose_kernel(small_config(attention_dropout=0.1), GPU, torch.bfloat16)
+    assert choice.name == "padded"
+    assert "attention_dropout" in choice.reason
+
+
+def updated(kind: Kind, device: str, *, captured: bool = False) -> list[torch.Tensor]:
+    """Parameters after ten steps whose gradients are drawn on the CPU, with a step skipped."""
+    model = small_model().to(device)
+    optimizer: Any = build_optimizer(model, kind, learning_rate=0.01)
+    flag = torch.zeros((), device=device)
+    skip_step(optimizer, flag)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    graph = None
+    generator = torch.Generator().manual_seed(0)
+    for step in range(10):
+        for parameter in model.parameters():
+            parameter.grad.copy_(torch.randn(parameter.shape, generator=generator))
+        set_learning_rate(optimizer, 0.01 / (step + 1))
+        flag.fill_(step == 4)
+        optimizer.found_inf.copy_(flag)
+        if not captured or step < 1:
+            optimizer.step()
+        elif graph is None:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                optimizer.step()
+            graph.replay()
+        else:
+            graph.replay()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_steps_on_the_gpu_are_those_of_the_cpu(kind: Kind) -> None:
+    tolerance = 2e-2 if kind == "muon" else 1e-5  # its products are bf16 on a GPU
+    for gpu, cpu in zip(updated(kind, "cuda"), updated(kind, "cpu"), strict=True):
+        torch.testing.assert_close(gpu, cpu, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("kind", get_args(Kind))
+def test_a_captured_step_is_a_step(kind: Kind) -> None:  # trainer-054
+    for captured, plain in zip(updated(kind, "cuda", captured=True), updated(kind, "cuda"), strict=True):
+        torch.testing.assert_close(captured, plain, rtol=0, atol=1e-6)
