@@ -67,6 +67,12 @@ def abbreviations(lang: str) -> frozenset[str]:
     return frozenset(_DATA["abbreviations"].get(lender, "").split())
 
 
+def splitter_language(lang: str) -> str:
+    """The code by which sentencex is asked to split text of ``lang``."""
+    code: str = _DATA["splitter"].get(lang, lang)
+    return code
+
+
 def ordinal_nouns(lang: str) -> frozenset[str]:
     """Capitalised nouns that follow an ordinal number and its full stop."""
     return _ORDINAL_NOUNS if lang in _ORDINAL_NOUN_LANGUAGES else frozenset()

@@ -44,7 +44,10 @@ _TAG = (
     # A '>' inside a quoted attribute does not end the tag ...
     r"""|/?[A-Za-z](?:[^<>"'=]++|=[ \t]*+"[^"<\n]*+"|=[ \t]*+'[^'<\n]*+'|["'=])*+>"""
     # ... unless its quotation mark is never closed.
-    r"|/?[A-Za-z][^<>]*+>)"
+    r"|/?[A-Za-z][^<>]*+>"
+    # The same without its '>', where the name cannot be a word of a comparison ("a <b").
+    r"|/?(?:ref|br|div|span|small|center|sup|sub|nowiki|blockquote)(?![A-Za-z0-9])"
+    r"""(?:[ \t]+[A-Za-z-]++[ \t]*=[ \t]*(?:"[^"<>\n]*+"|[^\s<>"]++))*+)"""
 )
 _ALTERNATIVES = (
     r"\n[ \t\n]*+(?:[:;*\#]*+[ \t]*+\{\||[*\#:;]++[ \t]*+|={1,6}+|\|\}++|\|[-+]?+|!|-{4,}+)?+",
@@ -186,7 +189,7 @@ def _classify_tag(token: str) -> tuple[int, str]:
     is_extension = name in RAW_TAGS or name == "ref"
     if token[1] == "/":
         kind = TAG_CLOSE
-    elif name == "br" or token[:-1].rstrip().endswith("/"):
+    elif name == "br" or token.rstrip("> ").endswith("/"):
         kind = SILENT if is_extension else NOTHING
     elif is_extension:
         kind = REFERENCE_OPEN if name == "ref" else RAW_OPEN

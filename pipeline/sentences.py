@@ -19,6 +19,7 @@ from pipeline.languages import (
     abbreviations,
     ordinal_nouns,
     speech_goes_on,
+    splitter_language,
 )
 
 MAX_SENTENCE_CHARS = 2000
@@ -109,10 +110,11 @@ def _candidates_of_windows(paragraph: str, lang: str) -> list[str]:
 
 def _mended(paragraph: str, lang: str) -> list[str]:
     """The candidates, joined where one is no sentence of its own."""
-    candidates = _candidates(paragraph, lang)
+    rules = _rules(lang)
+    candidates = _candidates(paragraph, rules.splitter_language)
     if len(candidates) < 2:
         return candidates
-    goes_on = _rules(lang).goes_on
+    goes_on = rules.goes_on
     sentences: list[str] = []
     run = [candidates[0]]
     for candidate in candidates[1:]:
@@ -129,6 +131,7 @@ class _Rules:
     """Whether the text after a candidate's end belongs to the same sentence."""
 
     def __init__(self, lang: str) -> None:
+        self.splitter_language = splitter_language(lang)
         self.abbreviations = abbreviations(lang)
         self.ordinal_nouns = ordinal_nouns(lang)
         speech = speech_goes_on(lang)

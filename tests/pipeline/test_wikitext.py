@@ -170,6 +170,7 @@ def test_brackets_and_marks_close_over_a_gap(wikitext: str, text: str) -> None:
         ("A.<syntaxhighlight>\nb\nc\n</syntaxhighlight>", "A."),
         ("a <!-- b --> c --> d <!-- e\n\nf", "a c --> d\nf"),
         ("see http://x.y/z--> <!--c--> d", "see --> d"),
+        ('A<ref name="x"Text\n\nB.<ref>c</ref d<br< e <small f', "A\nB. d\n< e f"),
         ("1 <x> 2 vector<int> a < b > c", "1 <x> 2 vector<int> a < b > c"),
         ("<noinclude>a</noinclude><includeonly>b</includeonly>c", "ac"),
     ],
