@@ -10,6 +10,7 @@ from bertmill import (
     demo,
     doctor,
     explain,
+    loss_commands,
     model_commands,
     plan,
     run_report,
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_parser(commands)
     task_commands.add_parsers(commands)
     run_report.add_parser(commands)
+    loss_commands.add_parser(commands)
     return parser
 
 

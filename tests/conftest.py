@@ -9,6 +9,11 @@ from tests.ray_cluster import RayCluster, local_ray
 from tests.s3_server import BUCKET, S3Server
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """``--write-golden`` writes tests/trainer/golden_losses.json anew."""
+    parser.addoption("--write-golden", action="store_true", help="keep these losses as the right ones")
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[RayCluster]:
     """A local Ray of four logical CPUs; the driver process is connected to it."""
