@@ -98,7 +98,8 @@ def _stage(
 ) -> StageForecast:
     stage, driver = rates["build"]["stages"][name], rates["driver"]
     amount = float(tasks) if stage["amount"] == "tasks" else getattr(size, stage["amount"])
-    work = amount / stage["per_core_second"]
+    # Rates are CPU seconds of the transforms; moving data and starting tasks come on top.
+    work = amount / stage["per_core_second"] * driver["overhead"]
     busy = 1 if name == "publish" else min(cores, tasks)
     # The last task begins when the others end: one more task's time on top of an even share.
     last = work / tasks if busy < tasks else 0.0

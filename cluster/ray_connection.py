@@ -7,6 +7,8 @@ import ray
 
 from schemas.errors import ConfigError
 
+_REDUCE_WAIT_SECONDS = 300.0
+
 
 def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) -> None:
     """Joins the cluster that RAY_ADDRESS names (``ray job submit`` sets it), else starts one here.
@@ -43,3 +45,8 @@ def quiet_ray_data() -> None:
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.print_on_execution_start = False
+    # Ray waits half an hour for an object that nothing may ever compute again; a stage that is begun
+    # again goes on from what it had committed.
+    context.hash_shuffle_reduce_get_timeout_s = min(
+        context.hash_shuffle_reduce_get_timeout_s, _REDUCE_WAIT_SECONDS
+    )

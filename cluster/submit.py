@@ -7,6 +7,7 @@ because two copies of one job would write to one place.
 
 import asyncio
 import hashlib
+import logging
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,6 +72,8 @@ def connect(address: str | None) -> JobSubmissionClient:
 
     Raises ClusterError when nothing answers there or the token is refused.
     """
+    # Ray says which ignore files it honoured, once for each and twice over.
+    logging.getLogger("ray").setLevel(logging.ERROR)
     if address is not None:
         os.environ["RAY_ADDRESS"] = address  # which Ray prefers to the argument
     with _plain_errors(address or os.environ.get("RAY_ADDRESS", "http://127.0.0.1:8265")):

@@ -16,6 +16,7 @@ from pipeline.instance_counts import pair_warnings
 from pipeline.plan import plan_units
 from pipeline.progress import clock
 from pipeline.publish import publish
+from pipeline.ray_stage import persistently
 from pipeline.report.tables import closing_table, plan_table
 from pipeline.stage_dedup import run_dedup
 from pipeline.stage_extract import run_extract
@@ -49,13 +50,15 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     connect(num_cpus=num_cpus)
     quiet_ray_data()
     work = storage.join(config.output, "work")
-    extracted = run_extract(config, work, units)
-    deduplicated = run_dedup(config, work, extracted)
-    split = run_split(config, work, extracted, deduplicated)
+    extracted = persistently("extract", lambda: run_extract(config, work, units))
+    deduplicated = persistently("dedup", lambda: run_dedup(config, work, extracted))
+    split = persistently("split", lambda: run_split(config, work, extracted, deduplicated))
     # From here on names are shared: tokenizer, shards, manifest.
     claim_output(config)
-    vocabulary = run_vocabulary(config, work, extracted, deduplicated)
-    made = run_instances(config, work, extracted, deduplicated, split, vocabulary)
+    vocabulary = persistently("vocabulary", lambda: run_vocabulary(config, work, extracted, deduplicated))
+    made = persistently(
+        "instances", lambda: run_instances(config, work, extracted, deduplicated, split, vocabulary)
+    )
     for line in pair_warnings(next(iter(made.counts.values()), {})):
         LOG.warning("instances: %s", line)
     manifest = publish(config, config_hash(config), extracted, deduplicated, split, vocabulary, made)

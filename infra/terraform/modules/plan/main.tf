@@ -117,7 +117,6 @@ output "lifecycle" {
   value = {
     stale-uploads = { prefix = "", abort_days = var.stale_upload_days, old_version_days = 0, expire_days = 0, move_days = 0 }
     old-versions  = { prefix = "", abort_days = 0, old_version_days = var.old_version_days, expire_days = 0, move_days = 0 }
-    work          = { prefix = "corpora/work/", abort_days = 0, old_version_days = 1, expire_days = var.work_days, move_days = 0 }
     # A run deletes its own checkpoints when newer ones are verified; what is left after a month is an archive.
     runs = { prefix = "runs/", abort_days = 0, old_version_days = 1, expire_days = 0, move_days = var.run_days }
   }

@@ -74,12 +74,6 @@ variable "stale_upload_days" {
   }
 }
 
-variable "work_days" {
-  description = "Days that the intermediate parts of a build are kept."
-  type        = number
-  default     = 30
-}
-
 variable "run_days" {
   description = "Days after which what is left of a run moves to cheaper storage."
   type        = number

@@ -1,0 +1,115 @@
+"""Fills the tables of docs/scaling.md from bertmill/rates.json.
+
+python benchmarks/write_scaling.py [--check]
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from bertmill.forecast import (
+    CorpusSize,
+    build_cost,
+    driver_gb,
+    forecast_build,
+    forecast_training,
+    load_rates,
+    training_cost,
+)
+from bertmill.plan import build_text, clock, table, training_text
+from cluster.config_file import load_config
+from pipeline.config import BuildConfig
+from trainer.config import TrainConfig
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENT = ROOT / "docs" / "scaling.md"
+COMPRESSED_BYTES = 100e9
+VOCABULARY = 119_547
+CORES = ((1, 1), (64, 16), (2000, 16))
+GPUS = (1, 8, 64, 256)
+# The same number of rows in sixteen times larger batches.
+LARGE_BATCH = ["--phases.0.steps=56250", "--phases.0.global_batch=4096",
+               "--phases.1.steps=6250", "--phases.1.global_batch=4096"]  # fmt: skip
+RUNS: tuple[tuple[str, str, list[str]], ...] = (
+    ("base, batch 256", "configs/bert-base-multilingual.yaml", []),
+    ("base, batch 4,096", "configs/bert-base-multilingual.yaml", LARGE_BATCH),
+    ("large, batch 65,536", "configs/bert-large-multilingual.yaml", []),
+)
+
+
+def build_table() -> str:
+    """Time of each stage of the 104-language build by number of cores."""
+    config, rates = load_config(BuildConfig, str(ROOT / "configs/wikipedia-104.yaml")), load_rates()
+    size = CorpusSize.of(config, COMPRESSED_BYTES, rates)
+    columns = [forecast_build(size, cores, per_node, rates) for cores, per_node in CORES]
+    rows = [
+        [stages[0].name, *(clock(stage.seconds) for stage in stages)] for stages in zip(*columns, strict=True)
+    ]
+    rows.append(["in all", *(clock(sum(stage.seconds for stage in stages)) for stages in columns)])
+    rows.append(
+        ["spilled by a node", *(f"{max(s.spilled_gb for s in stages):,.0f} GB" for stages in columns)]
+    )
+    costs = [build_cost(stages, cores, rates) for stages, (cores, _) in zip(columns, CORES, strict=True)]
+    rows.append(["USD for cores", *(f"{cost['cores']:,.0f}" for cost in costs)])
+    head = ["stage", *(f"{cores:,} core{'s' if cores > 1 else ''}" for cores, _ in CORES)]
+    notes = (
+        f"Driver: {driver_gb(size, rates):.2f} GB. Requests: {sum(s.gets for s in columns[0]):,} GETs and "
+        f"{sum(s.puts for s in columns[0]):,} PUTs. Written: {sum(s.written_gb for s in columns[0]):,.0f} GB."
+    )
+    return "\n".join([*table(head, rows), "", notes])
+
+
+def training_table() -> str:
+    """Time and cost of BERT-base and BERT-large by number of GPUs."""
+    rates = load_rates()
+    rows = []
+    for name, path, overrides in RUNS:
+        config = load_config(TrainConfig, str(ROOT / path), overrides)
+        for gpus in GPUS:
+            phases = forecast_training(config, VOCABULARY, gpus, 8, rates)
+            rows.append([
+                name, str(gpus), *(f"{phase.rows_per_second:,.0f}" for phase in phases),
+                f"{min(phase.efficiency for phase in phases):.0%}",
+                clock(sum(phase.seconds for phase in phases)), f"{training_cost(phases, gpus, rates):,.0f}",
+            ])  # fmt: skip
+    return "\n".join(
+        table(["model", "GPUs", "rows/s at 128", "rows/s at 512", "efficiency", "time", "USD"], rows)
+    )
+
+
+def filled(text: str) -> str:
+    """``text`` with the tables between their marks renewed."""
+    rates = load_rates()
+    build, large = (load_config(BuildConfig, str(ROOT / "configs/wikipedia-104.yaml")),
+                    load_config(TrainConfig, str(ROOT / "configs/bert-large-multilingual.yaml")))  # fmt: skip
+    parts = {
+        "build": build_table(),
+        "training": training_table(),
+        "sources": "\n".join(
+            f"- {name}: {rates[name]['measured']}" for name in ("build", "corpus", "training")
+        ),
+        "plan-build": f"```\n{build_text(build, COMPRESSED_BYTES, 2000, 16)}\n```",
+        "plan-train": f"```\n{training_text(large, VOCABULARY, 64, 8)}\n```",
+    }
+    for name, part in parts.items():
+        pattern = rf"(<!-- {name} -->\n)(?:.*?\n)??(<!-- end -->)"
+        text, found = re.subn(
+            pattern, lambda match, part=part: match[1] + part + "\n" + match[2], text, flags=re.S
+        )  # type: ignore[misc]
+        if found != 1:
+            raise SystemExit(f"{DOCUMENT}: mark {name} is there {found} times")
+    return text
+
+
+def main(words: list[str]) -> int:
+    """Rewrites the document; with --check, exit status 1 when it is out of date."""
+    before = DOCUMENT.read_text(encoding="utf-8")
+    after = filled(before)
+    if words == ["--check"]:
+        return int(before != after)
+    DOCUMENT.write_text(after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

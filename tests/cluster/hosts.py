@@ -1,0 +1,129 @@
+"""Hosts on one machine: each has a network, a /tmp, a process table and a name of its own, and no more.
+
+A host is a network namespace on a bridge, with its processes in their own mount and PID namespaces. It sees
+the disk read-only, as an image, and what it writes to /tmp no other host sees: hosts share nothing but what
+they send over the network. Killing the first process of a host ends all of it at once, as a
+power cut does. Needs root, and the programs `ip` and `unshare` (Debian: iproute2, util-linux).
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+_SCRIPT = (
+    "hostname {name} && mount -t tmpfs -o size=3g tmpfs /tmp && mount -t tmpfs tmpfs /dev/shm"
+    ' && mount -o remount,bind,ro / && ip link set lo up && cd /tmp && exec "$@"'
+)
+
+
+def missing() -> str | None:
+    """What this machine lacks, or None."""
+    if os.geteuid() != 0:
+        return "root is needed to make network namespaces"
+    for program in ("ip", "unshare"):
+        if shutil.which(program) is None:
+            return f"{program} is missing: apt-get install iproute2 util-linux"
+    probe = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False
+    )
+    return None if probe.returncode == 0 else f"no namespaces here: {probe.stderr.decode().strip()}"
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True)
+
+
+class Host:
+    """One host with an address on the bridge."""
+
+    def __init__(self, name: str, address: str, bridge: str) -> None:
+        self.name, self.address = name, address
+        self._process: subprocess.Popen[bytes] | None = None
+        near, far = f"{name}-n", f"{name}-f"
+        _ip("netns", "add", name)
+        _ip("link", "add", near, "type", "veth", "peer", "name", far)
+        _ip("link", "set", near, "master", bridge, "up")
+        _ip("link", "set", far, "netns", name, "name", "eth0")
+        _ip("-n", name, "addr", "add", f"{address}/24", "dev", "eth0")
+        _ip("-n", name, "link", "set", "eth0", "up")
+        _ip("-n", name, "route", "add", "default", "via", address.rsplit(".", 1)[0] + ".1")
+
+    def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+        """Starts the host's one command; what it starts dies with it."""
+        words = [
+            "ip", "netns", "exec", self.name,
+            "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child",
+            "sh", "-c", _SCRIPT.format(name=self.name), "sh", *command,
+        ]  # fmt: skip
+        with log.open("ab") as file:
+            self._process = subprocess.Popen(
+                words, env=dict(environment), stdout=file, stderr=file, start_new_session=True, cwd="/"
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether the command still runs."""
+        return self._process is not None and self._process.poll() is None
+
+    def runs(self, words: str) -> bool:
+        """Whether a process of the host has ``words`` in its title."""
+        if self._process is None:
+            return False
+        for process in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.Error):
+                if words in " ".join(process.cmdline()):
+                    return True
+        return False
+
+    def kill(self) -> None:
+        """A power cut: every process of the host ends, and its network and /tmp are gone."""
+        if self._process is not None:
+            # The parent of the PID namespace; --kill-child takes the namespace along.
+            with suppress(ProcessLookupError):  # it has ended by itself
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        """Ends the host and takes its network away."""
+        self.kill()
+        _ip("netns", "del", self.name)
+
+
+class Network:
+    """A bridge with hosts; this process is at ``gateway``."""
+
+    def __init__(self, bridge: str, subnet: str) -> None:
+        self._bridge, self._subnet = bridge, subnet
+        self.gateway = f"{subnet}.1"
+        self.hosts: dict[str, Host] = {}
+
+    def add(self, name: str) -> Host:
+        """A new host with the next address."""
+        number = 10 + len(self.hosts)
+        host = Host(f"{self._bridge}-{name}"[:12], f"{self._subnet}.{number}", self._bridge)
+        self.hosts[name] = host
+        return host
+
+
+@contextmanager
+def network() -> Iterator[Network]:
+    """A bridge that is taken down with all its hosts; name and addresses depend on this process."""
+    number = os.getpid() % 60000
+    bridge, subnet = f"bm{number}", f"10.{200 + number // 250 // 250}.{number // 250 % 250}"
+    _ip("link", "add", bridge, "type", "bridge")
+    made = Network(bridge, subnet)
+    try:
+        _ip("addr", "add", f"{made.gateway}/24", "dev", bridge)
+        _ip("link", "set", bridge, "up")
+        yield made
+    finally:
+        for host in made.hosts.values():
+            host.remove()
+        _ip("link", "del", bridge)

@@ -1,0 +1,348 @@
+"""Both jobs on four hosts that share only an object store, a host killed in each; compared with one machine.
+
+    python -m tests.cluster.many_nodes [--record FILE]        # as root, five minutes on two cores
+
+The build goes through ``ray job submit``, the training through ``bertmill submit``. The reference is the same
+two jobs in one process tree on this machine, undisturbed.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import requests
+import yaml
+
+from cluster import storage
+from tests.cluster.hosts import Host, Network, network
+from tests.s3_server import BUCKET, S3Server
+
+ROOT = Path(__file__).resolve().parents[2]
+WORKERS = ("a", "b", "c")
+DUMPS = ("ltg", "frwiki-mini", "rowiki", "fiwiki", "idwiki", "afwiki", "mkwiki", "arwiki", "svwiki", "jawiki")
+STEPS = 60
+
+
+class Cluster:
+    """A Ray cluster on hosts: a head without CPUs and three workers of one CPU."""
+
+    def __init__(self, net: Network, folder: Path) -> None:
+        self._net, self._folder = net, folder
+        program = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        assert program is not None
+        self._ray = program
+        self.token = secrets.token_hex(16)
+        self._environment = {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": "/tmp", "LANG": "C.UTF-8",
+            "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_memory_monitor_refresh_ms": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+            "GLOO_SOCKET_IFNAME": "eth0", "RAY_DISABLE_IMPORT_WARNING": "1",
+        }  # fmt: skip
+        self.workers: dict[str, Host] = {}
+        head = net.add("head")
+        self.dashboard = f"http://{head.address}:8265"
+        self._gcs = f"{head.address}:6379"
+        self._start(head, "head", [
+            "--head", "--port=6379", "--num-cpus=0", "--ray-client-server-port=0",
+            f"--dashboard-host={head.address}", "--dashboard-port=8265",
+        ])  # fmt: skip
+
+    def _start(self, host: Host, name: str, words: list[str]) -> None:
+        """Starts a node and waits for it. Ray gives it 30 seconds: a busy machine may need another try."""
+        command = [
+            self._ray, "start", "--block", f"--node-ip-address={host.address}",
+            "--object-store-memory=150000000", *words,
+        ]  # fmt: skip
+        before = self.alive()
+        for _ in range(5):
+            host.start(command, self._environment, self._folder / f"{name}.log")
+            wait_until(lambda: self.alive() > before or not host.running, f"node {name}", 180)
+            time.sleep(5)  # one of Ray's processes that fails to start takes the node down again
+            if host.running:
+                return
+            host.kill()
+        raise RuntimeError((self._folder / f"{name}.log").read_text()[-3000:])
+
+    def add_worker(self, name: str) -> None:
+        """A new host that joins."""
+        host = self._net.add(name)
+        self._start(host, name, [f"--address={self._gcs}", "--num-cpus=1"])
+        self.workers[name] = host
+
+    def alive(self) -> int:
+        """Nodes that Ray counts as alive; 0 while the dashboard does not answer."""
+        try:
+            answer = requests.get(
+                f"{self.dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {self.token}"}, timeout=5
+            )
+            nodes = answer.json()["data"]["result"]["result"]
+        except (requests.RequestException, ValueError, KeyError):
+            return 0
+        return sum(node["state"] == "ALIVE" for node in nodes)
+
+    def kill(self, name: str) -> None:
+        """A power cut at a worker."""
+        self.workers.pop(name).kill()
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None:
+    """Returns once ``condition`` holds. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not in {seconds:g} s")
+        time.sleep(0.25)
+
+
+def count(uri: str, ending: str) -> int:
+    """Files below ``uri`` whose names end so."""
+    return sum(info.uri.endswith(ending) for info in storage.list_files(uri))
+
+
+def contents(uri: str) -> dict[str, str]:
+    """SHA-256 of every file of a corpus by its path, the intermediate parts left out."""
+    found = {info.uri.removeprefix(uri).lstrip("/") for info in storage.list_files(uri)}
+    kept = sorted(name for name in found if not name.startswith("work/"))
+    return {name: hashlib.sha256(storage.read_bytes(f"{uri}/{name}")).hexdigest() for name in kept}
+
+
+def build_config(folder: Path) -> Path:
+    """A build of ten dumps in the object store, cut so that every stage has many units."""
+    for path in sorted((ROOT / "sample/dumps").glob("*.bz2")):
+        if path.name.startswith(DUMPS):
+            storage.upload_file(path, f"s3://{BUCKET}/dumps/{path.name}")
+    config = {
+        "output": f"s3://{BUCKET}/many/corpus",
+        "sources": [{"name": "wikipedia", "kind": "wikimedia", "paths": [f"s3://{BUCKET}/dumps/*.xml.bz2"]}],
+        "extraction": {"unit_bytes": 65536},
+        "vocabulary": {"size": 3000},
+        "instances": {
+            "bucket_bytes": 262144, "validation_share": 0.05,
+            "lengths": [{"max_seq_length": 128, "max_predictions": 20}],
+        },
+    }  # fmt: skip
+    return _written(folder / "build.yaml", config)
+
+
+def train_config(folder: Path) -> Path:
+    """A tiny run of two ranks with a checkpoint at every tenth step."""
+    config = {
+        "run": {"name": "tiny", "storage": f"s3://{BUCKET}/many/runs"},
+        "data": {"manifest": f"s3://{BUCKET}/many/corpus/manifest.json"},
+        "model": {"size": "tiny"},
+        "phases": [{
+            "max_seq_length": 128, "global_batch": 16, "micro_batch_tokens": 2048, "steps": STEPS,
+            "learning_rate": 1e-3,
+        }],
+        "checkpoints": {"every_steps": 10, "every_seconds": None, "keep": 100},
+        "workers": {"num_workers": 2, "max_failures": 5, "collective_timeout_seconds": 120},
+        "logging": {"every_steps": 5},
+    }  # fmt: skip
+    return _written(folder / "train.yaml", config)
+
+
+def _written(path: Path, config: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@contextmanager
+def _running(words: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("ab") as file:
+        process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=file, stderr=file)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def _finish(process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
+    if process.wait(seconds) != 0:
+        raise RuntimeError(f"exit status {process.returncode}:\n{log.read_text()[-4000:]}")
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """The whole experiment; what was seen. Raises when a job fails or a result differs."""
+    with network() as net:
+        server = S3Server(folder / "s3", address=net.gateway)
+        server.start()
+        os.environ.update(server.environment)
+        try:
+            return _experiment(net, folder, server.environment)
+        finally:
+            server.stop()
+
+
+def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, Any]:
+    cluster = Cluster(net, folder)
+    for name in WORKERS:
+        cluster.add_worker(name)
+    client = {
+        **os.environ, "RAY_ADDRESS": cluster.dashboard,
+        "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token,
+    }  # fmt: skip
+    # Uploaded with the working directory, as a user's configs are.
+    with tempfile.TemporaryDirectory(prefix=".many-nodes-", dir=ROOT / "configs") as configs:
+        build, train = build_config(Path(configs)), train_config(Path(configs))
+        seen = {
+            "hosts": f"a head and {len(WORKERS)} workers of one CPU; own network, disk and processes each",
+            "build": _build(cluster, build, client, aws, folder),
+        }
+        for name in ("d", "e"):
+            cluster.add_worker(name)
+        seen["pretrain"] = _pretrain(cluster, train, client, folder)
+        for host in net.hosts.values():
+            host.kill()
+        return {**seen, "single": _compare(build, train, folder)}
+
+
+def _build(
+    cluster: Cluster, config: Path, client: dict[str, str], aws: dict[str, str], folder: Path
+) -> dict[str, Any]:
+    """The build through ``ray job submit``: one worker killed in extraction, another among the instances."""
+    corpus, log = f"s3://{BUCKET}/many/corpus", folder / "build.log"
+    environment = yaml.safe_load((ROOT / "infra/runtime_env.yaml").read_text())
+    # One CPU is left at the end: a reduction that holds it while it waits for lost data must give up soon.
+    environment["env_vars"] |= {**aws, "RAY_DATA_HASH_SHUFFLE_REDUCE_GET_TIMEOUT_S": "60"}
+    path = _written(folder / "runtime_env.yaml", environment)
+    words = [
+        "ray", "job", "submit", "--address", cluster.dashboard,
+        "--runtime-env", str(path), "--working-dir", ".",
+        "--", "python", "pipeline/build_corpus.py", "--config", str(config.relative_to(ROOT)),
+    ]  # fmt: skip
+    began = time.monotonic()
+    with _running(words, client, log) as process:
+
+        def done(stage: str) -> int:
+            return sum(
+                "/" + stage in info.uri
+                for info in storage.list_files(f"{corpus}/work")
+                if info.uri.endswith(".done.json")
+            )
+
+        kills = []
+        for stage, victim in (("extract-", "a"), ("instances-", "b")):
+            wait_until(
+                lambda stage=stage: done(stage) >= 1 or process.poll() is not None,
+                f"a unit of {stage}",
+                300,
+            )  # type: ignore[misc]
+            kills.append({"host": victim, "stage": stage.rstrip("-"), "units done": done(stage)})
+            cluster.kill(victim)
+        _finish(process, log, 600)
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "killed": kills,
+        "units": done("extract-"),
+        "slots": done("instances-"),
+    }
+
+
+def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Path) -> dict[str, Any]:
+    """The training through ``bertmill submit``: a worker that holds a rank is killed after a checkpoint."""
+    runs, log = f"s3://{BUCKET}/many/runs", folder / "pretrain.log"
+    words = [
+        sys.executable,
+        "-m",
+        "bertmill",
+        "submit",
+        "pretrain",
+        "--config",
+        str(config.relative_to(ROOT)),
+    ]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3"):
+        words += ["--env", name]
+    began = time.monotonic()
+    with _running(words, client, log) as process:
+        wait_until(
+            lambda: count(runs, "MANIFEST.json") >= 2 or process.poll() is not None, "two checkpoints", 300
+        )
+        committed = count(runs, "MANIFEST.json")
+        victim = next(name for name, host in cluster.workers.items() if host.runs("RayTrainWorker"))
+        cluster.kill(victim)
+        _finish(process, log, 600)
+    attempts = {
+        info.uri.split("/attempt-")[1][:6] for info in storage.list_files(runs) if "/attempt-" in info.uri
+    }
+    return {
+        "seconds": round(time.monotonic() - began, 1),
+        "killed": {"host": victim, "checkpoints": committed},
+        "attempts": len(attempts),
+    }
+
+
+def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
+    """The same jobs on this machine alone, and whether the results are the same bytes."""
+    many, single = f"s3://{BUCKET}/many", f"s3://{BUCKET}/single"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
+    environment |= {
+        "RAY_AUTH_MODE": "disabled",
+        "PYTHONPATH": str(ROOT),
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+    jobs = {
+        "build": [
+            "pipeline/build_corpus.py",
+            "--config",
+            str(build),
+            "--cpus",
+            "2",
+            f"--output={single}/corpus",
+        ],
+        "pretrain": ["trainer/pretrain.py", "--config", str(train), f"--run.storage={single}/runs"],
+    }
+    seconds = {}
+    for name, words in jobs.items():
+        log, began = folder / f"single-{name}.log", time.monotonic()
+        with _running([sys.executable, *words], environment, log) as process:
+            _finish(process, log, 600)
+        seconds[name] = round(time.monotonic() - began, 1)
+    theirs, ours = contents(f"{single}/corpus"), contents(f"{many}/corpus")
+    different = sorted(name for name in ours.keys() | theirs if ours.get(name) != theirs.get(name))
+    if different:
+        raise AssertionError(f"corpora differ: {different}")
+    weights = [last_weights(f"{uri}/runs/tiny") for uri in (many, single)]
+    if weights[0] != weights[1]:
+        raise AssertionError(f"weights differ: {weights}")
+    return {"seconds": seconds, "equal files": len(ours), "weights": weights[0]}
+
+
+def last_weights(run_uri: str) -> str:
+    """SHA-256 of the model file of the last step's checkpoint."""
+    found = [
+        info.uri for info in storage.list_files(run_uri)
+        if info.uri.endswith("model.safetensors") and f"{STEPS:0>9}"[-4:] in info.uri
+    ]  # fmt: skip
+    assert found, [info.uri for info in storage.list_files(run_uri)]
+    return hashlib.sha256(storage.read_bytes(sorted(found)[-1])).hexdigest()
+
+
+def main() -> None:
+    """Runs and prints what was seen."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--record", type=Path)
+    parser.add_argument("--folder", type=Path)
+    arguments = parser.parse_args()
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="many-nodes-"))
+    folder.mkdir(exist_ok=True)
+    seen = json.dumps(run(folder), indent=1)
+    print(seen)
+    if arguments.record:
+        arguments.record.write_text(seen + "\n")
+
+
+if __name__ == "__main__":
+    main()
