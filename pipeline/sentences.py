@@ -31,9 +31,8 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _QUOTES = re.compile("[\"'‘’“”„«»‹›「」『』《》〈〉()\\[\\]（）]")
 # sentencex looks from every opening mark to the end of its text, so it gets no more than a window at a
 # time, and a small one where such marks are many.
-_WINDOW = 4096
-_SMALL_WINDOW = 512
-_CHARS_PER_QUOTE = 20
+_SHORT_PARAGRAPH = 400
+_WINDOWS = ((20, 4096), (4, 512), (0, 96))  # (characters for each such mark at least, window)
 
 _UNSEEN_END = re.compile(f"[{UNSEEN_SENTENCE_MARKS}](?:\\s*[{UNSEEN_SENTENCE_MARKS}])*[\"'”’»)\\]]*\\s*")
 _CLOSING = "\"'’”»›)]）］」』》〉】"
@@ -81,7 +80,7 @@ def _split_paragraph(paragraph: str, lang: str, sentences: list[str]) -> None:
 def _candidates(paragraph: str, lang: str) -> list[str]:
     """Pieces that join to ``paragraph``, as sentencex cuts it."""
     try:
-        if len(paragraph) <= _SMALL_WINDOW:
+        if len(paragraph) <= _SHORT_PARAGRAPH:
             return sentencex.segment(lang, paragraph)  # type: ignore[no-any-return]
         return _candidates_of_windows(paragraph, lang)
     except UnicodeEncodeError:
@@ -93,15 +92,14 @@ def _candidates(paragraph: str, lang: str) -> list[str]:
 
 
 def _candidates_of_windows(paragraph: str, lang: str) -> list[str]:
-    window = _WINDOW
-    if len(_QUOTES.findall(paragraph)) * _CHARS_PER_QUOTE > len(paragraph):
-        window = _SMALL_WINDOW
+    quotes = len(_QUOTES.findall(paragraph))
+    window = next(size for per_quote, size in _WINDOWS if quotes * per_quote <= len(paragraph))
     pieces: list[str] = []
     rest = ""
     for start in range(0, len(paragraph), window):
         pieces += sentencex.segment(lang, rest + paragraph[start : start + window])
         # What the window cuts off is looked at again with the next one, unless it grows too long.
-        rest = pieces.pop() if len(pieces[-1]) <= MAX_SENTENCE_CHARS else ""
+        rest = pieces.pop() if len(pieces[-1]) <= window // 2 else ""
     return [*pieces, rest] if rest else pieces
 
 
@@ -156,7 +154,7 @@ class _Rules:
         return not first.isalnum() and last not in _CLOSING and _WORD.search(begin) is None
 
     def _abbreviated(self, run: list[str], body: str, begin: str, apart: bool) -> bool:
-        word = _LAST_WORD_START.sub("", body[body.rfind(" ") + 1 : -1])
+        word = _LAST_WORD_START.sub("", body[max(body.rfind(" ") + 1, len(body) - 40) : -1])
         if len(word) > _LONGEST_ABBREVIATION or not word:
             return False
         if not apart and (len(word) < 3 or not begin[0].isalpha()):
