@@ -19,6 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Regex, normalizers, pre_tokenizers
 
+from pipeline import scripts
+
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 # uint8 for text that is all ASCII, else uint32.
@@ -193,29 +195,63 @@ def chunks(sentences: pa.Array) -> Iterator[pa.Array]:
         begin = end
 
 
-def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
-    """Cuts a slice of sentences into words; nulls count as empty sentences."""
+@dataclass(frozen=True)
+class Spans:
+    """Text cut into words in place: what `split_words` gathers and shingling hashes."""
+
+    codes: Codes
+    # Which characters belong to words of several; the others stand alone or are spaces.
+    letters: npt.NDArray[np.bool_]
+    # Where each word begins, and which of the words are single characters by themselves.
+    starts: Int64
+    is_char: npt.NDArray[np.bool_]
+    sentence_offsets: Int64
+
+
+def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
+    """Where the words of a slice of sentences are; nulls count as empty sentences."""
     codes, kinds, bounds = table.apply(*_code_points(sentences))
     letters = kinds == _LETTER
     opens = letters.copy()
     opens[1:] &= ~letters[:-1]
     begins = bounds[:-1][bounds[:-1] < len(codes)]
     opens[begins] = letters[begins]
-    run_starts = np.flatnonzero(opens)
     opens |= kinds == _ALONE
     starts = np.flatnonzero(opens)
-    is_char = kinds[starts] == _ALONE
-    letter_codes = np.compress(letters, codes)
+    offsets = np.searchsorted(starts, bounds).astype(np.int64)
+    return Spans(codes, letters, starts, kinds[starts] == _ALONE, offsets)
+
+
+def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
+    """Cuts a slice of sentences into words; nulls count as empty sentences."""
+    spans = word_spans(sentences, table)
     # Where each run of letters begins among the letters alone.
-    before_runs = np.cumsum(letters, dtype=np.int32)[run_starts] - 1
-    encoded = _word_array(letter_codes, before_runs).dictionary_encode()
+    runs = spans.starts[~spans.is_char]
+    before_runs = np.cumsum(spans.letters, dtype=np.int32)[runs] - 1
+    encoded = _word_array(np.compress(spans.letters, spans.codes), before_runs).dictionary_encode()
     return Words(
-        is_char=is_char,
-        chars=codes[starts[is_char]],
+        is_char=spans.is_char,
+        chars=spans.codes[spans.starts[spans.is_char]],
         indices=encoded.indices.to_numpy(),
         dictionary=encoded.dictionary,
-        sentence_offsets=np.searchsorted(starts, bounds).astype(np.int64),
+        sentence_offsets=spans.sentence_offsets,
     )
+
+
+@cache
+def prose_table() -> CharacterTable:
+    """For comparing texts: lower case, no diacritics, no punctuation; signs of scripts without
+    spaces between words are words of their own.
+    """
+    base = character_table(False, "strip_letters")
+    classes, hints = base.kind & _CLASS_BITS, base.kind & (_COMBINES | _COMPOSES)
+    for code in np.flatnonzero(classes == _ALONE).tolist():
+        if unicodedata.category(chr(code))[0] not in "LN":
+            classes[code] = _SPACE
+    unspaced = scripts.codes_without_spaces()
+    classes[unspaced] = np.where(classes[unspaced] == _LETTER, _ALONE, classes[unspaced])
+    kind = (classes | hints).astype(np.uint8)
+    return CharacterTable(kind, base.folded, base.longer)
 
 
 def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:

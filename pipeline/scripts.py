@@ -55,6 +55,11 @@ def without_spaces_pattern() -> str:
     return "[" + "".join(f"\\x{{{low:X}}}-\\x{{{high:X}}}" for low, high in _WITHOUT_SPACES) + "]"
 
 
+def codes_without_spaces() -> list[int]:
+    """The code points of the scripts without spaces between words."""
+    return [code for low, high in _WITHOUT_SPACES for code in range(low, high + 1)]
+
+
 def _inside(code: int, ranges: tuple[tuple[int, int], ...]) -> bool:
     return any(low <= code <= high for low, high in ranges)
 

@@ -1,0 +1,75 @@
+"""MinHash signatures, and the bands that bring likely near duplicates together.
+
+A signature holds, for each of 128 hash functions, the least hash of a document's shingles; two
+documents agree in a place with a probability that is their Jaccard similarity (Broder, On the
+Resemblance and Containment of Documents, 1997). The functions are multiply-add on 64 bits, of which
+the upper 32 are kept; they come from the keyed generator, so that every process has the same ones.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.randomness import draws
+
+U32 = npt.NDArray[np.uint32]
+U64 = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
+
+PERMUTATIONS = 128
+# A band of so many rows meets a pair at the threshold at least with this probability.
+_LEAST_RECALL = 0.94
+_SEED = 0x313A5
+# Shingles that are hashed at a time: the arrays stay in the caches.
+_AT_ONCE = 1 << 16
+
+
+def signatures(hashes: U64, offsets: Int64) -> U32:
+    """The signature of each document: uint32 [documents, PERMUTATIONS].
+
+    Document d has the shingles hashes[offsets[d]:offsets[d + 1]]; without any, its row is all ones.
+    """
+    out = np.full((len(offsets) - 1, PERMUTATIONS), 0xFFFFFFFF, np.uint32)
+    counters = np.arange(PERMUTATIONS)
+    factors = draws(_SEED, 1, counters) | np.uint64(1)
+    terms = draws(_SEED, 2, counters)
+    filled = np.flatnonzero(np.diff(offsets) > 0)
+    begin = 0
+    while begin < len(filled):
+        first = offsets[filled[begin]]
+        end = max(begin + 1, int(np.searchsorted(offsets[filled + 1], first + _AT_ONCE, side="right")))
+        documents = filled[begin:end]
+        block = hashes[first : offsets[documents[-1] + 1]]
+        starts = offsets[documents] - first
+        with np.errstate(over="ignore"):
+            for place in range(PERMUTATIONS):
+                values = ((block * factors[place] + terms[place]) >> np.uint64(32)).astype(np.uint32)
+                out[documents, place] = np.minimum.reduceat(values, starts)
+        begin = end
+    return out
+
+
+def rows_per_band(threshold: float) -> int:
+    """The most rows, hence the fewest chance candidates, that still find pairs at the threshold.
+
+    With n rows, 128 // n bands meet a pair of similarity s with probability 1 - (1 - s^n)^bands.
+    """
+    fitting = [
+        rows for rows in range(1, 33) if 1 - (1 - threshold**rows) ** (PERMUTATIONS // rows) >= _LEAST_RECALL
+    ]
+    return max(fitting, default=1)
+
+
+def band_hashes(signature: U32, rows: int) -> U64:
+    """One hash for each band of each document: uint64 [documents, PERMUTATIONS // rows]."""
+    bands = PERMUTATIONS // rows
+    state = np.broadcast_to(draws(_SEED, 3, np.arange(bands)), (len(signature), bands))
+    cut = signature[:, : bands * rows].reshape(len(signature), bands, rows)
+    for row in range(rows):
+        state = draws(state, cut[:, :, row])
+    return np.asarray(state)
+
+
+def jaccard(left: U64, right: U64) -> float:
+    """The Jaccard similarity of two ascending arrays of distinct hashes."""
+    both = len(np.intersect1d(left, right, assume_unique=True))
+    return both / max(len(left) + len(right) - both, 1)

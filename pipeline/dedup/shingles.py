@@ -1,0 +1,108 @@
+"""Runs of words as 64-bit hashes: what near duplicates and contamination are found by.
+
+Words are compared in lower case, without punctuation and Latin, Greek and Cyrillic diacritics; in
+scripts without spaces every sign counts as a word. Everything is done in NumPy over whole batches.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pipeline.basic_tokenization import Spans, chunks, prose_table, word_spans
+from schemas.randomness import draws
+
+U64 = npt.NDArray[np.uint64]
+Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+SHINGLE_WORDS = 5
+_SEED = 0x5EED
+# Odd multipliers of the two polynomial hashes, over the letters of a word and the words of a run.
+_LETTER_BASE = 0x9E3779B97F4A7C15
+_WORD_BASE = 0xD1342543DE82EF95
+_POWERS = 4096
+
+
+@dataclass(frozen=True)
+class HashedWords:
+    """The words of a run of documents as hashes; document d has words offsets[d] to offsets[d + 1]."""
+
+    hashes: U64
+    # Signs of scripts without spaces between words, and ideographs.
+    is_sign: Flags
+    offsets: Int64
+
+
+def hashed_words(sentences: pa.Array, sentence_offsets: Int64) -> HashedWords:
+    """Hashes the words of documents; document d has sentences sentence_offsets[d] to [d + 1]."""
+    hashes, signs = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
+    ends = [np.zeros(1, np.int64)]
+    for part in chunks(sentences):
+        spans = word_spans(part, prose_table())
+        hashes.append(_word_hashes(spans))
+        signs.append(spans.is_char)
+        ends.append(spans.sentence_offsets[1:] + ends[-1][-1])
+    return HashedWords(np.concatenate(hashes), np.concatenate(signs), np.concatenate(ends)[sentence_offsets])
+
+
+def _word_hashes(spans: Spans) -> U64:
+    if not len(spans.starts):
+        return np.zeros(0, np.uint64)
+    kept = spans.letters.copy()
+    kept[spans.starts] = True
+    letters = draws(_SEED, np.compress(kept, spans.codes).astype(np.uint64))
+    begins = np.cumsum(kept, dtype=np.int64)[spans.starts] - 1
+    sizes = np.diff(np.append(begins, len(letters)))
+    place = np.arange(len(letters)) - np.repeat(begins, sizes)
+    with np.errstate(over="ignore"):
+        sums = np.add.reduceat(letters * powers(_LETTER_BASE)[place % _POWERS], begins)
+    return draws(_SEED, sums)
+
+
+def powers(base: int) -> U64:
+    """base^0, base^1, ... modulo 2^64."""
+    table = np.full(_POWERS, base, np.uint64)
+    table[0] = 1
+    with np.errstate(over="ignore"):
+        return np.cumprod(table, dtype=np.uint64)
+
+
+def word_runs(words: HashedWords, length: int) -> tuple[U64, Int64]:
+    """The hash of every run of ``length`` words inside a document, and the word where each begins."""
+    count = len(words.hashes) - length + 1
+    if count <= 0:
+        return np.zeros(0, np.uint64), np.zeros(0, np.int64)
+    total = np.zeros(count, np.uint64)
+    with np.errstate(over="ignore"):
+        for number in range(length):
+            total = total * np.uint64(_WORD_BASE) + words.hashes[number : number + count]
+    ends = np.repeat(words.offsets[1:], np.diff(words.offsets))
+    begins = np.flatnonzero(np.arange(count) + length <= ends[:count])
+    return draws(_SEED + length, total[begins]), begins
+
+
+def shingles(words: HashedWords) -> tuple[U64, Int64]:
+    """The runs of five words of each document, in order, and the offsets that part the documents.
+
+    A document of fewer words, but at least one, is one shingle as a whole.
+    """
+    hashes, begins = word_runs(words, SHINGLE_WORDS)
+    owners = np.searchsorted(words.offsets, begins, side="right") - 1
+    sizes = np.diff(words.offsets)
+    short = np.flatnonzero((sizes > 0) & (sizes < SHINGLE_WORDS))
+    if len(short):
+        whole = np.array([_whole(words, document) for document in short.tolist()], np.uint64)
+        owners = np.concatenate((owners, short))
+        order = np.argsort(owners, kind="stable")
+        hashes, owners = np.concatenate((hashes, whole))[order], owners[order]
+    return hashes, np.searchsorted(owners, np.arange(len(sizes) + 1)).astype(np.int64)
+
+
+def _whole(words: HashedWords, document: int) -> int:
+    run = words.hashes[words.offsets[document] : words.offsets[document + 1]]
+    total = 0
+    for value in run.tolist():
+        total = (total * _WORD_BASE + value) & 0xFFFFFFFFFFFFFFFF
+    return int(draws(_SEED + len(run), total))
