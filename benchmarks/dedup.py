@@ -15,6 +15,7 @@ import lzma
 import random
 import time
 from collections import Counter, defaultdict
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +24,8 @@ import pyarrow as pa
 from benchmarks.texts import records, texts
 from pipeline.dedup.components import components
 from pipeline.dedup.minhash import jaccard, signatures
-from pipeline.dedup.near import band_table, candidate_pairs, sketches, verified_pairs
+from pipeline.dedup.near import band_table, candidate_pairs, ranks_of, sketches, verified_pairs
 from pipeline.dedup.shingles import hashed_words, shingles
-from schemas.randomness import key_from_text
 
 RATES = (0.0, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1)
 LEAST = 0.85
@@ -43,20 +43,18 @@ def main() -> None:
     begin = time.process_time()
     hashes, offsets = shingles(hashed_words(pa.array(bodies, pa.large_string()), np.arange(len(keys) + 1)))
     signature = signatures(hashes, offsets)
-    ranks = np.array([key_from_text(key) for key in keys], np.uint64)
-    bands = band_table(keys, ranks, signature, arguments.threshold)
+    nodes = np.arange(len(keys), dtype=np.uint64)
+    bands = band_table(nodes, ranks_of(keys), signature, arguments.threshold)
     size = sum(len(body.encode()) for body in bodies) / 1e6
     print(f"signatures and bands: {size / (time.process_time() - begin):.1f} MB/s")
     candidates = candidate_pairs(bands)
-    found = verified_pairs(
-        candidates, dict(zip(keys, sketches(hashes, offsets), strict=True)), arguments.threshold
-    )
+    found = verified_pairs(candidates, dict(enumerate(sketches(hashes, offsets))), arguments.threshold)
     stars = components(found)
     bounds = offsets.tolist()
-    sets = [np.unique(hashes[low:high]) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
-    truth = all_pairs(keys, sets)
+    sets = [np.unique(hashes[low:high]) for low, high in pairwise(bounds)]
+    truth = all_pairs(sets)
     print(f"{candidates.num_rows} candidates, {found.num_rows} verified, {stars.num_rows} documents go")
-    judge(truth, found, stars, arguments.threshold, dict(zip(keys, sets, strict=True)))
+    judge(truth, found, stars, arguments.threshold, sets)
 
 
 def collect(folder: Path, limit: int) -> dict[str, str]:
@@ -85,7 +83,7 @@ def collect(folder: Path, limit: int) -> dict[str, str]:
     return out
 
 
-def all_pairs(keys: list[str], sets: list[np.ndarray]) -> dict[tuple[str, str], float]:
+def all_pairs(sets: list[np.ndarray]) -> dict[tuple[int, int], float]:
     """The similarity of every pair that shares a shingle and has at least 0.3, in two passes."""
     holders: dict[int, list[int]] = defaultdict(list)
     for number, shingle_set in enumerate(sets):
@@ -100,19 +98,19 @@ def all_pairs(keys: list[str], sets: list[np.ndarray]) -> dict[tuple[str, str], 
     for (one, other), both in shared.items():
         similarity = both / (len(sets[one]) + len(sets[other]) - both)
         if similarity >= 0.3:
-            out[min(keys[one], keys[other]), max(keys[one], keys[other])] = similarity
+            out[one, other] = similarity
     return out
 
 
 def judge(
-    truth: dict[tuple[str, str], float],
+    truth: dict[tuple[int, int], float],
     found: pa.Table,
     stars: pa.Table,
     threshold: float,
-    sets: dict[str, np.ndarray],
+    sets: list[np.ndarray],
 ) -> None:
     """Prints recall by similarity, and precision."""
-    cluster = dict(zip(stars["node"].to_pylist(), stars["smallest"].to_pylist(), strict=True))
+    cluster = dict(zip(stars["left"].to_pylist(), stars["right"].to_pylist(), strict=True))
     met: Counter[int] = Counter()
     total: Counter[int] = Counter()
     for (one, other), similarity in truth.items():
@@ -120,24 +118,24 @@ def judge(
         total[step] += 1
         met[step] += cluster.get(one, one) == cluster.get(other, other)
     for step in sorted(total):
-        print(
-            f"  similarity {step / 20:.2f}-{(step + 1) / 20:.2f}: {met[step]} of {total[step]} pairs in one cluster"
-        )
+        bounds = f"{step / 20:.2f}-{(step + 1) / 20:.2f}"
+        print(f"  similarity {bounds}: {met[step]} of {total[step]} pairs in one cluster")
     high = [pair for pair, similarity in truth.items() if similarity >= LEAST]
     hit = sum(cluster.get(one, one) == cluster.get(other, other) for one, other in high)
     print(f"recall at {LEAST}: {hit / max(len(high), 1):.4f} of {len(high)} pairs")
     pairs = list(zip(found["left"].to_pylist(), found["right"].to_pylist(), strict=True))
     right = sum(jaccard(sets[one], sets[other]) >= threshold for one, other in pairs)
     print(f"precision of verified pairs at {threshold}: {right / max(len(pairs), 1):.4f} of {len(pairs)}")
-    nearest: dict[str, float] = defaultdict(float)
+    nearest: dict[int, float] = defaultdict(float)
     for (one, other), similarity in truth.items():
         if cluster.get(one, one) == cluster.get(other, other):
             for key in (one, other):
                 nearest[key] = max(nearest[key], similarity)
     good = sum(nearest[key] >= threshold for key in cluster)
     direct = sum(jaccard(sets[key], sets[kept]) >= threshold for key, kept in cluster.items())
-    print(f"documents that go and have a fellow of {threshold}: {good / max(len(cluster), 1):.4f} of {len(cluster)}; "
-          f"as near to the one kept itself: {direct / max(len(cluster), 1):.4f}")  # fmt: skip
+    count = max(len(cluster), 1)
+    print(f"documents that go and have a fellow of {threshold}: {good / count:.4f} of {len(cluster)}; "
+          f"as near to the one kept itself: {direct / count:.4f}")  # fmt: skip
 
 
 if __name__ == "__main__":

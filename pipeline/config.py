@@ -80,6 +80,10 @@ class Dedup(Section):
     """Drop documents that share most of their word 5-grams with one of a smaller key."""
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Similarity from which two documents count as near duplicates."""
+    evaluation: list[str] = []
+    """Files or globs of evaluation sets (text, TSV, JSON, JSON lines; .gz, .bz2, .xz or .zst). Documents
+    that share a run of 13 words with one of them, or of 40 signs in scripts without spaces, are dropped
+    as contaminated."""
 
 
 class Vocabulary(Section):

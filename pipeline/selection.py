@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cluster import storage
-from pipeline.stage_dedup import kept_rows
+from pipeline.losers import kept_rows
 from pipeline.stage_extract import Part
 from schemas.randomness import key_from_text, uniform
 

@@ -1,7 +1,8 @@
 """Stage dedup: which documents stay. Only keys and hashes travel, and losers are named by (unit, row).
 
-Two rounds, each by hash bucket: first one revision a page (overlapping dumps), then one document a
-text. The second sees only the survivors of the first, else a text could lose both its carriers.
+Rounds by hash bucket: one revision a page (overlapping dumps), nothing that is in an evaluation set,
+one document a text, one of near duplicates. Each sees only the survivors of those before it, else a
+text could lose all its carriers.
 """
 
 from collections import Counter
@@ -9,34 +10,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from cluster import storage
 from pipeline.commit import PartWriter, StageFolder, stable_hash
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
+from pipeline.losers import LOSERS, kept_rows
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, shuffle_units
+from pipeline.stage_contamination import load_evaluation, run_contamination
 from pipeline.stage_extract import Extracted, Part
+from pipeline.stage_near import run_near
 
 ROWS_PER_BUCKET = 2_000_000
 PAGE_REASON = "duplicate"
 TEXT_REASON = "duplicate-text"
-
-# Where a document lies, and why it goes.
-LOSERS = pa.schema(
-    [
-        # Ordinal of the documents part.
-        pa.field("unit", pa.int32(), nullable=False),
-        pa.field("row", pa.int32(), nullable=False),
-        pa.field("lang", pa.string(), nullable=False),
-        pa.field("reason", pa.string(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        # The document that stays in its place.
-        pa.field("kept_key", pa.string(), nullable=False),
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -49,28 +38,28 @@ class Deduplicated:
 
 
 def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Deduplicated:
-    """Both rounds, resuming at the first bucket that is not done."""
-    upstream = extracted.folder.stage_hash
-    pages = _round("dedup-pages", work_uri, [upstream], extracted.parts, None)
-    losers = pages
-    if config.dedup.exact:
-        texts = _round("dedup-texts", work_uri, [upstream, "exact"], extracted.parts, pages)
-        losers = pa.concat_tables([pages, texts])
-    losers = losers.sort_by([("unit", "ascending"), ("row", "ascending")])
+    """All rounds, resuming at the first bucket that is not done."""
+    settings, parts = config.dedup, extracted.parts
+    inputs = [extracted.folder.stage_hash]
+    losers = _sorted([_round("dedup-pages", work_uri, inputs, parts, None)])
+    if settings.evaluation:
+        runs = load_evaluation(settings.evaluation)
+        inputs.append(runs.digest)
+        losers = _sorted([losers, run_contamination(work_uri, inputs, parts, losers, runs)])
+    if settings.exact:
+        inputs.append("exact")
+        losers = _sorted([losers, _round("dedup-texts", work_uri, inputs, parts, losers)])
+    if settings.near:
+        losers = _sorted([losers, run_near(work_uri, inputs, parts, losers, settings.jaccard)])
     counts: dict[str, Counter[str]] = {}
     for lang, reason in zip(losers["lang"].to_pylist(), losers["reason"].to_pylist(), strict=True):
         counts.setdefault(lang, Counter())[reason] += 1
     by_lang = {lang: dict(sorted(by.items())) for lang, by in sorted(counts.items())}
-    return Deduplicated(losers, by_lang, stable_hash(upstream, config.dedup.model_dump(mode="json")))
+    return Deduplicated(losers, by_lang, stable_hash(*inputs, settings.model_dump(mode="json")))
 
 
-def kept_rows(losers: pa.Table, part: Part) -> npt.NDArray[np.bool_]:
-    """One flag for each row of ``part``: false for losers. ``losers`` is sorted by (unit, row)."""
-    parts = losers["unit"].to_numpy()
-    first, last = np.searchsorted(parts, [part.ordinal, part.ordinal + 1])
-    kept = np.ones(part.rows, dtype=np.bool_)
-    kept[losers["row"].slice(first, last - first).to_numpy()] = False
-    return kept
+def _sorted(tables: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(tables).sort_by([("unit", "ascending"), ("row", "ascending")]).combine_chunks()
 
 
 def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table | None) -> pa.Table:

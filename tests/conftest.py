@@ -3,10 +3,15 @@
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.gs_server import GsServer
 from tests.ray_cluster import RayCluster, local_ray
 from tests.s3_server import BUCKET, S3Server
+
+# No test of ours is timed: a busy machine must not fail one.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -49,7 +49,7 @@ def exact_losers(table: pa.Table) -> pa.Table:
     Columns used: key, content_hash, unit and row if present. The rows come back sorted by hash and
     key, with the column ``kept_key``.
     """
-    return _losers(table, ["content_hash"], [("key", "ascending")])
+    return all_but_first(table, ["content_hash"], [("key", "ascending")])
 
 
 def page_losers(table: pa.Table) -> pa.Table:
@@ -58,11 +58,11 @@ def page_losers(table: pa.Table) -> pa.Table:
     Columns used: key, source, lang, page_id, revision, unit and row if present. The rows come back
     sorted by page, with the column ``kept_key``.
     """
-    return _losers(table, list(_PAGE), [("revision", "descending"), ("key", "ascending")])
+    return all_but_first(table, list(_PAGE), [("revision", "descending"), ("key", "ascending")])
 
 
-def _losers(table: pa.Table, group: list[str], order: list[tuple[str, str]]) -> pa.Table:
-    """All rows but the first of each group, the rows of a group taken in ``order``."""
+def all_but_first(table: pa.Table, group: list[str], order: list[tuple[str, str]]) -> pa.Table:
+    """All rows but the first of each group, the rows of a group taken in ``order``; with ``kept_key``."""
     places = [(name, "ascending") for name in _PLACE if name in table.column_names]
     table = table.sort_by([*((name, "ascending") for name in group), *order, *places]).combine_chunks()
     if not len(table):

@@ -16,11 +16,12 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from pipeline.dedup.components import EDGES, components
+from pipeline.dedup.components import components, distinct, edge_table
+from pipeline.dedup.exact import all_but_first
 from pipeline.dedup.minhash import band_hashes, rows_per_band, signatures
 from pipeline.dedup.shingles import hashed_words, shingles
+from schemas.randomness import key_from_text
 
 U64 = npt.NDArray[np.uint64]
 Int64 = npt.NDArray[np.int64]
@@ -31,11 +32,12 @@ FULL_GROUP = 12
 # About 30 kB of hashes: an article of 4,000 words, exactly.
 SKETCH_SHINGLES = 4096
 
+# A document is a number here; ``rank`` is a hash of its key, by which a band's documents are ordered.
 BANDS = pa.schema(
     [
         pa.field("band", pa.uint64(), nullable=False),
         pa.field("rank", pa.uint64(), nullable=False),
-        pa.field("node", pa.string(), nullable=False),
+        pa.field("node", pa.uint64(), nullable=False),
     ]
 )
 
@@ -43,9 +45,7 @@ BANDS = pa.schema(
 def sketches(hashes: U64, offsets: Int64) -> list[U64]:
     """The distinct shingles of each document, ascending; of a long one the smallest SKETCH_SHINGLES."""
     bounds = offsets.tolist()
-    return [
-        np.unique(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)
-    ]
+    return [np.unique(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
 
 
 def similarity(left: U64, right: U64) -> float:
@@ -62,19 +62,28 @@ def similarity(left: U64, right: U64) -> float:
     return both / max(len(left) + len(right) - both, 1)
 
 
-def band_table(nodes: list[str], ranks: U64, signature: npt.NDArray[np.uint32], threshold: float) -> pa.Table:
+def ranks_of(keys: list[str]) -> U64:
+    """A hash of each key."""
+    return np.array([key_from_text(key) for key in keys], np.uint64)
+
+
+def band_table(nodes: U64, ranks: U64, signature: npt.NDArray[np.uint32], threshold: float) -> pa.Table:
     """BANDS: a row for each band of each document that has words."""
     worded = np.flatnonzero(signature.min(axis=1) < 0xFFFFFFFF)
     bands = band_hashes(signature[worded], rows_per_band(threshold))
     count = bands.shape[1]
-    names = pa.array(nodes, pa.string()).take(pa.array(np.repeat(worded, count)))
-    return pa.table([pa.array(bands.ravel()), pa.array(np.repeat(ranks[worded], count)), names], schema=BANDS)
+    columns = (bands.ravel(), np.repeat(ranks[worded], count), np.repeat(nodes[worded], count))
+    return pa.table([pa.array(column, pa.uint64()) for column in columns], schema=BANDS)
 
 
 def candidate_pairs(bands: pa.Table) -> pa.Table:
-    """EDGES of the documents that share a band, from the rows of whole bands; distinct, sorted."""
-    bands = bands.sort_by([("band", "ascending"), ("rank", "ascending"), ("node", "ascending")])
-    band = bands["band"].to_numpy()
+    """EDGES of the documents that share a band, from the rows of whole bands; distinct, sorted.
+
+    The left end is the smaller number.
+    """
+    columns = {name: bands[name].to_numpy() for name in BANDS.names}
+    order = np.lexsort((columns["node"], columns["rank"], columns["band"]))
+    band, node = columns["band"][order], columns["node"][order]
     opens = np.ones(len(band), bool)
     opens[1:] = band[1:] != band[:-1]
     starts = np.append(np.flatnonzero(opens), len(band))
@@ -85,11 +94,8 @@ def candidate_pairs(bands: pa.Table) -> pa.Table:
         one, other = _pairs_of_group(size)
         left.append((begins[:, None] + one).ravel())
         right.append((begins[:, None] + other).ravel())
-    nodes = bands["node"].combine_chunks()
-    ends = [nodes.take(pa.array(np.concatenate(side))) for side in (left, right)]
-    low, high = pc.min_element_wise(*ends), pc.max_element_wise(*ends)
-    pairs = pa.table([low, high], schema=EDGES).group_by(["left", "right"]).aggregate([])
-    return pairs.sort_by([("left", "ascending"), ("right", "ascending")])
+    ends = node[np.concatenate(left)], node[np.concatenate(right)]
+    return distinct(edge_table(np.minimum(*ends), np.maximum(*ends)))
 
 
 def _pairs_of_group(size: int) -> tuple[Int64, Int64]:
@@ -97,11 +103,11 @@ def _pairs_of_group(size: int) -> tuple[Int64, Int64]:
     if size <= FULL_GROUP:
         one, other = np.triu_indices(size, 1)
         return one, other
-    later = np.arange(2, size)
-    return np.concatenate(([0], np.zeros(size - 2, np.int64), later - 1)), np.concatenate(([1], later, later))
+    later = np.arange(1, size)
+    return np.concatenate((np.zeros(size - 1, np.int64), later[:-1])), np.concatenate((later, later[1:]))
 
 
-def verified_pairs(pairs: pa.Table, sketch_of: Mapping[str, U64], threshold: float) -> pa.Table:
+def verified_pairs(pairs: pa.Table, sketch_of: Mapping[int, U64], threshold: float) -> pa.Table:
     """Those of the pairs whose similarity reaches the threshold."""
     left, right = pairs["left"].to_pylist(), pairs["right"].to_pylist()
     alike = [
@@ -111,14 +117,40 @@ def verified_pairs(pairs: pa.Table, sketch_of: Mapping[str, U64], threshold: flo
     return pairs.filter(pa.array(alike, pa.bool_()))
 
 
-def near_losers(
-    keys: list[str], ranks: U64, sentences: pa.Array, sentence_offsets: Int64, threshold: float
-) -> pa.Table:
-    """All steps on documents that fit in memory: STARS of the keys that go and those kept for them.
+def cluster_losers(members: pa.Table) -> pa.Table:
+    """The rows to drop out of whole clusters: all but the smallest key of each.
 
-    ``ranks`` are hashes of the keys; document d has sentences sentence_offsets[d] to [d + 1].
+    Columns used: key, cluster. The rows come back sorted by cluster and key, with ``kept_key``.
+    """
+    return all_but_first(members, ["cluster"], [("key", "ascending")])
+
+
+def near_losers(keys: list[str], sentences: pa.Array, sentence_offsets: Int64, threshold: float) -> pa.Table:
+    """All steps on documents that fit in memory: the keys that go, and ``kept_key`` for each.
+
+    Document d has sentences sentence_offsets[d] to [d + 1].
     """
     hashes, offsets = shingles(hashed_words(sentences, sentence_offsets))
-    bands = band_table(keys, ranks, signatures(hashes, offsets), threshold)
-    sketch_of = dict(zip(keys, sketches(hashes, offsets), strict=True))
-    return components(verified_pairs(candidate_pairs(bands), sketch_of, threshold))
+    nodes = np.arange(len(keys), dtype=np.uint64)
+    bands = band_table(nodes, ranks_of(keys), signatures(hashes, offsets), threshold)
+    sketch_of = dict(enumerate(sketches(hashes, offsets)))
+    clusters = components(verified_pairs(candidate_pairs(bands), sketch_of, threshold))
+    return cluster_losers(cluster_members(clusters, pa.table({"key": keys, "node": nodes})))
+
+
+def cluster_members(clusters: pa.Table, documents: pa.Table) -> pa.Table:
+    """The rows of ``documents`` (column node) that are in a cluster, with the column ``cluster``.
+
+    ``clusters`` is what `components` gives: nodes with the smallest node of their component.
+    """
+    roots = np.unique(clusters["right"].to_numpy())
+    nodes = np.concatenate((clusters["left"].to_numpy(), roots))
+    labels = np.concatenate((clusters["right"].to_numpy(), roots))
+    order = np.argsort(nodes)
+    nodes, labels = nodes[order], labels[order]
+    wanted = documents["node"].to_numpy()
+    places = np.searchsorted(nodes, wanted)
+    inside = places < len(nodes)
+    inside[inside] = nodes[places[inside]] == wanted[inside]
+    chosen = documents.filter(pa.array(inside))
+    return chosen.append_column("cluster", pa.array(labels[places[inside]], pa.uint64()))

@@ -1,0 +1,143 @@
+"""Drops documents that hold text of evaluation sets: a map over documents parts."""
+
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import lzma
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import ray
+import zstandard
+
+from cluster import storage
+from pipeline.commit import PartWriter, StageFolder
+from pipeline.dedup.contamination import contaminated, evaluation_runs
+from pipeline.dedup.shingles import U64, hashed_words
+from pipeline.losers import LOSERS, kept_rows
+from pipeline.ray_stage import Row, map_units
+from pipeline.stage_extract import Part
+from schemas.errors import ConfigError, InputError
+
+CONTAMINATED_REASON = "contaminated"
+_ROWS_AT_ONCE = 1024
+_OPENERS: dict[str, Any] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": zstandard.open,
+}
+
+
+@dataclass(frozen=True)
+class EvaluationRuns:
+    """The runs of all evaluation sets, and the hash of them."""
+
+    runs: U64
+    digest: str
+
+
+def load_evaluation(patterns: list[str]) -> EvaluationRuns:
+    """The runs of the files. Raises ConfigError for a pattern without files, InputError for a bad file."""
+    runs = [np.zeros(0, np.uint64)]
+    for pattern in patterns:
+        uris = storage.expand_glob(pattern)
+        if not uris:
+            raise ConfigError(f"dedup.evaluation: {pattern}: no such file")
+        for uri in uris:
+            runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
+    merged = np.unique(np.concatenate(runs))
+    return EvaluationRuns(merged, hashlib.sha256(merged.tobytes()).hexdigest())
+
+
+def evaluation_texts(uri: str) -> Iterator[str]:
+    """The texts of a file: the strings of JSON, the fields of TSV, else the lines."""
+    suffix = next((suffix for suffix in _OPENERS if uri.lower().endswith(suffix)), "")
+    with storage.open_stream(uri) as raw:
+        stream = _OPENERS[suffix](raw) if suffix else raw
+        try:
+            yield from _texts(io.TextIOWrapper(stream, encoding="utf-8"), uri.lower().removesuffix(suffix))
+        except (ValueError, OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+            raise InputError(f"{uri}: not a readable evaluation file: {error}") from error
+
+
+def _texts(lines: io.TextIOWrapper, name: str) -> Iterator[str]:
+    if name.endswith(".json"):
+        yield from _strings(json.load(lines))
+    elif name.endswith((".jsonl", ".ndjson")):
+        for line in lines:
+            if line.strip():
+                yield from _strings(json.loads(line))
+    else:
+        for line in lines:
+            yield from line.split("\t")
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value.encode("utf-8", "replace").decode()
+    elif isinstance(value, list):
+        for item in value:
+            yield from _strings(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _strings(item)
+
+
+def run_contamination(
+    work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table, evaluation: EvaluationRuns
+) -> pa.Table:
+    """LOSERS of the documents that share a run with an evaluation set."""
+    folder = StageFolder.create(work_uri, "dedup-evaluation", *inputs)
+    done = folder.finished()
+    shared, kept = ray.put(evaluation.runs), ray.put(gone)
+
+    def work(row: Row) -> Row:
+        part = Part(**row)
+        found = _contaminated_rows(part, ray.get(kept), ray.get(shared))
+        name = f"{_unit_id(part)}.parquet"
+        with PartWriter(LOSERS, folder.path(name), name) as writer:
+            writer.write(found)
+            folder.commit(_unit_id(part), [writer.finish()], {})
+        return {"documents": found.num_rows}
+
+    for _ in map_units([vars(part) for part in parts if _unit_id(part) not in done], work):
+        pass
+    tables = [storage.parquet_file(folder.path(f"{_unit_id(part)}.parquet")).read() for part in parts]
+    return pa.concat_tables([LOSERS.empty_table(), *(table.cast(LOSERS) for table in tables)])
+
+
+def _unit_id(part: Part) -> str:
+    return f"part-{part.ordinal:06d}"
+
+
+def _contaminated_rows(part: Part, gone: pa.Table, runs: U64) -> pa.Table:
+    kept = kept_rows(gone, part)
+    found = [LOSERS.empty_table()]
+    start = 0
+    file = storage.parquet_file(part.uri)
+    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=["key", "lang", "sentences"]):
+        sentences = batch["sentences"]
+        lengths = pc.list_value_length(sentences).to_numpy().astype(np.int64)
+        words = hashed_words(sentences.flatten(), np.concatenate(([0], np.cumsum(lengths))))
+        hit = contaminated(words, runs) & kept[start : start + batch.num_rows]
+        rows = np.flatnonzero(hit)
+        chosen = batch.take(pa.array(rows))
+        columns = {
+            "unit": pa.array(np.full(len(rows), part.ordinal), pa.int32()),
+            "row": pa.array(rows + start, pa.int32()),
+            "lang": chosen["lang"],
+            "reason": pa.array([CONTAMINATED_REASON] * len(rows), pa.string()),
+            "key": chosen["key"],
+            # No document stays in its place.
+            "kept_key": pa.array([""] * len(rows), pa.string()),
+        }
+        found.append(pa.table(columns, schema=LOSERS))
+        start += batch.num_rows
+    return pa.concat_tables(found)

@@ -1,0 +1,70 @@
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.dedup.components import (
+    both_ways,
+    components,
+    distinct,
+    downhill,
+    edge_table,
+    is_star,
+    large_star,
+    node_bucket,
+    small_star,
+)
+
+EDGES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=60)
+
+
+def table(edges):
+    ends = np.array(edges, np.uint64).reshape(-1, 2)
+    return edge_table(ends[:, 0], ends[:, 1])
+
+
+def by_hand(edges):
+    label = {node: node for edge in edges for node in edge}
+    for _ in label:
+        for one, other in edges:
+            label[one] = label[other] = min(label[one], label[other])
+    return sorted((node, smallest) for node, smallest in label.items() if node != smallest)
+
+
+def rows(found):
+    return list(zip(found["left"].to_pylist(), found["right"].to_pylist(), strict=True))
+
+
+@given(EDGES, st.randoms())
+def test_every_node_hangs_under_the_smallest_of_its_component(edges, chance):
+    assert rows(components(table(edges))) == by_hand(edges)
+    chance.shuffle(edges)
+    assert rows(components(table([edge[::-1] for edge in edges]))) == by_hand(edges)
+
+
+def by_bucket(star, edges, buckets):
+    place = node_bucket(edges["left"], buckets)
+    return pa.concat_tables([star(edges.filter(pa.array(place == bucket))) for bucket in range(buckets)])
+
+
+@given(EDGES, st.sampled_from([1, 3, 8]))
+def test_star_rounds_in_buckets_end_in_the_same_stars(edges, buckets):
+    current = distinct(downhill(table([edge for edge in edges if edge[0] != edge[1]])))
+    for _ in range(20):
+        before = current
+        current = by_bucket(large_star, both_ways(current), buckets)
+        current = by_bucket(small_star, downhill(current), buckets)
+        if is_star(current) and current.num_rows == before.num_rows:
+            break
+    assert rows(distinct(current)) == by_hand(edges)
+
+
+def test_a_long_path_needs_few_rounds():
+    nodes = np.random.default_rng(3).permutation(2000).astype(np.uint64)
+    current = downhill(edge_table(nodes[:-1], nodes[1:]))
+    rounds = 0
+    while not is_star(current) or current.num_rows != 1999:
+        current = small_star(downhill(large_star(both_ways(current))))
+        rounds += 1
+    assert rounds <= 12
+    assert rows(distinct(current)) == [(node, 0) for node in range(1, 2000)]

@@ -1,0 +1,148 @@
+"""The rounds of near dedup and contamination on Ray Data, on parts cut and ordered in other ways."""
+
+import gzip
+import json
+import random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import pipeline.stage_near as stage_near
+from pipeline.dedup.near import near_losers
+from pipeline.losers import LOSERS, kept_rows
+from pipeline.stage_contamination import load_evaluation, run_contamination
+from pipeline.stage_extract import Part
+from pipeline.stage_near import run_near
+from schemas.errors import ConfigError, InputError
+from tests.pipeline.dedup.test_near import corpus
+
+pytestmark = pytest.mark.ray
+
+
+def sentences_of(text):
+    words = text.split(" ")
+    return [" ".join(words[at : at + 20]) for at in range(0, len(words), 20)]
+
+
+def write_parts(folder, keys, documents, rows):
+    parts = []
+    for begin in range(0, len(keys), rows):
+        chosen = keys[begin : begin + rows]
+        table = pa.table(
+            {
+                "key": pa.array(chosen, pa.string()),
+                "lang": pa.array(["xx"] * len(chosen), pa.string()),
+                "sentences": pa.array(
+                    [sentences_of(documents[key]) for key in chosen], pa.list_(pa.string())
+                ),
+            }
+        )
+        path = folder / f"part-{len(parts)}.parquet"
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, path)
+        parts.append(Part(len(parts), str(path), len(chosen), table.nbytes))
+    return parts
+
+
+def expected_losers(documents, without=()):
+    keys = [key for key in documents if key not in without]
+    texts = pa.array([documents[key] for key in keys], pa.string())
+    found = near_losers(keys, texts, np.arange(len(keys) + 1), 0.8)
+    return dict(zip(found["key"].to_pylist(), found["kept_key"].to_pylist(), strict=True))
+
+
+def by_key(losers):
+    return dict(zip(losers["key"].to_pylist(), losers["kept_key"].to_pylist(), strict=True))
+
+
+def find(folder, parts, gone=None, inputs=("x",)):
+    return run_near(str(folder / "work"), list(inputs), parts, gone or LOSERS.empty_table(), 0.8)
+
+
+def test_losers_are_those_of_one_machine_for_any_cut_and_order(ray_session, tmp_path, monkeypatch):
+    """Cases pipeline-024 and pipeline-025."""
+    documents = corpus()
+    expected = expected_losers(documents)
+    assert len(expected) > 60
+    keys = list(documents)
+    for number, (rows, buckets) in enumerate([(1000, None), (37, 50)]):
+        random.Random(number).shuffle(keys)
+        if buckets is not None:
+            monkeypatch.setattr(stage_near, "DOCUMENTS_PER_BUCKET", buckets)
+            monkeypatch.setattr(stage_near, "PAIRS_PER_BUCKET", buckets)
+            # Too many edges for one task: the star rounds do it.
+            monkeypatch.setattr(stage_near, "EDGES_IN_MEMORY", 8)
+        parts = write_parts(tmp_path / str(number), keys, documents, rows)
+        losers = find(tmp_path / str(number), parts)
+        assert by_key(losers) == expected
+        for unit, row, key in zip(
+            *(losers[name].to_pylist() for name in ("unit", "row", "key")), strict=True
+        ):
+            assert keys[unit * rows + row] == key
+        assert set(losers["reason"].to_pylist()) == {"near-duplicate"}
+
+
+def test_documents_that_are_out_already_take_no_part(ray_session, tmp_path):
+    documents = {key: text for number, (key, text) in enumerate(corpus().items()) if number % 3 != 1}
+    keys = list(documents)
+    smallest = min(expected_losers(documents).values())
+    columns = {
+        "unit": 0,
+        "row": keys.index(smallest),
+        "lang": "xx",
+        "reason": "r",
+        "key": smallest,
+        "kept_key": "",
+    }
+    gone = pa.table({name: [value] for name, value in columns.items()}, schema=LOSERS)
+    losers = find(tmp_path, write_parts(tmp_path, keys, documents, 10_000), gone)
+    assert by_key(losers) == expected_losers(documents, without=[smallest])
+
+
+def test_a_second_run_reads_what_the_first_left(ray_session, tmp_path):
+    documents = dict(list(corpus().items())[::4])
+    parts = write_parts(tmp_path, list(documents), documents, 20)
+    first = find(tmp_path, parts)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*")}
+    assert find(tmp_path, parts).equals(first)
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*")} == before
+
+
+def test_a_corpus_without_documents(ray_session, tmp_path):
+    assert find(tmp_path, []).num_rows == 0
+
+
+QUESTION = "in what year did the builders of the old stone bridge over the river finish their work"
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"),
+    [
+        ("set.txt", f"first line\n{QUESTION}?\n".encode()),
+        ("set.tsv", f"id\t{QUESTION}\t1\n".encode()),
+        ("set.jsonl.gz", gzip.compress(json.dumps({"a": [{"q": QUESTION.upper()}]}).encode() + b"\n")),
+        ("set.json", json.dumps({"data": [{"paragraphs": [{"context": "x " + QUESTION}]}]}).encode()),
+    ],
+)
+def test_documents_with_text_of_an_evaluation_set_go(ray_session, tmp_path, name, raw):
+    (tmp_path / name).write_bytes(raw)
+    documents = {f"plain/{number}": text for number, text in enumerate(list(corpus().values())[:30])}
+    documents["told"] = "They asked " + QUESTION + " and nobody knew"
+    documents["gone"] = QUESTION
+    parts = write_parts(tmp_path / "parts", list(documents), documents, 9)
+    row = pa.table([[3], [4], ["xx"], ["r"], ["gone"], [""]], schema=LOSERS)
+    evaluation = load_evaluation([str(tmp_path / name)])
+    losers = run_contamination(str(tmp_path / "work"), [evaluation.digest], parts, row, evaluation)
+    assert losers["key"].to_pylist() == ["told"]
+    assert losers["reason"].to_pylist() == ["contaminated"]
+    assert kept_rows(losers, parts[3]).tolist() == [True, True, True, False, True]
+
+
+def test_evaluation_files_that_are_missing_or_broken_are_said(tmp_path):
+    with pytest.raises(ConfigError, match=r"dedup.evaluation: .*nowhere.txt: no such file"):
+        load_evaluation([str(tmp_path / "nowhere.txt")])
+    (tmp_path / "set.jsonl").write_text("{")
+    with pytest.raises(InputError, match=r"set.jsonl: not a readable evaluation file"):
+        load_evaluation([str(tmp_path / "set.jsonl")])
