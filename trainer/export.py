@@ -45,20 +45,15 @@ def export_model(model: BertPretraining, output: str, tokenizer: str, card: Mode
     config.json comes last: what has none is not a finished export. Raises ConfigError when transformers
     has no such architecture, CorpusError when the tokenizer is not the model's.
     """
-    pieces = _pieces(tokenizer, model.config)
-    special_ids = {token: pieces.index(token) for token in SPECIAL_TOKENS}
-    config = to_config(model.config, special_ids)
+    config = to_config(model.config, special_ids(tokenizer, model.config))
     tensors = to_tensors(model.config, model.state_dict())
-    for name in TOKENIZER_FILES:
-        content = storage.read_bytes(storage.join(tokenizer, name))
-        if name == "tokenizer_config.json":
-            content = _tokenizer_config(content, model.config)
+    for name, content in tokenizer_files(tokenizer, model.config).items():
         storage.put_bytes(storage.join(output, name), content)
     weights = safetensors.torch.save(tensors, metadata={"format": "pt"})
     storage.put_bytes(storage.join(output, WEIGHTS_NAME), weights)
     readme = card_text(model, card, hashlib.sha256(weights).hexdigest())
     storage.put_bytes(storage.join(output, "README.md"), readme.encode())
-    storage.put_bytes(storage.join(output, CONFIG_NAME), _json(config))
+    storage.put_bytes(storage.join(output, CONFIG_NAME), json_bytes(config))
 
 
 def import_model(uri: str) -> BertPretraining:
@@ -92,7 +87,11 @@ def import_model(uri: str) -> BertPretraining:
     return model
 
 
-def _pieces(tokenizer: str, config: ModelConfig) -> list[str]:
+def special_ids(tokenizer: str, config: ModelConfig) -> dict[str, int]:
+    """Special token -> id in the folder ``tokenizer``.
+
+    Raises CorpusError when a file of it is missing, or its vocabulary is not one of the model's size.
+    """
     uri = storage.join(tokenizer, TOKENIZER_FILES[0])
     for name in TOKENIZER_FILES:
         if not storage.exists(storage.join(tokenizer, name)):
@@ -103,7 +102,14 @@ def _pieces(tokenizer: str, config: ModelConfig) -> list[str]:
     missing = [token for token in SPECIAL_TOKENS if token not in pieces]
     if missing:
         raise CorpusError(f"{uri}: no {missing[0]} in it")
-    return pieces
+    return {token: pieces.index(token) for token in SPECIAL_TOKENS}
+
+
+def tokenizer_files(tokenizer: str, config: ModelConfig) -> dict[str, bytes]:
+    """The files of the folder ``tokenizer``, with the settings of this model."""
+    files = {name: storage.read_bytes(storage.join(tokenizer, name)) for name in TOKENIZER_FILES}
+    name = "tokenizer_config.json"
+    return files | {name: _tokenizer_config(files[name], config)}
 
 
 def _tokenizer_config(raw: bytes, config: ModelConfig) -> bytes:
@@ -114,10 +120,11 @@ def _tokenizer_config(raw: bytes, config: ModelConfig) -> bytes:
     if config.norm == "post":
         names.insert(1, "token_type_ids")
     data["model_input_names"] = names
-    return _json(data)
+    return json_bytes(data)
 
 
-def _json(data: Mapping[str, Any]) -> bytes:
+def json_bytes(data: Mapping[str, Any]) -> bytes:
+    """JSON with sorted keys and a newline at the end."""
     return (json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n").encode()
 
 

@@ -3,6 +3,7 @@
 import copy
 import json
 import logging
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from trainer.ranks import pick_device
 from trainer.saved import load_model
 from trainer.schedule import Schedule, steps_of
 from trainer.task_encoding import load_tokenizer, pack_encoded
+from trainer.task_export import check_task_export, export_task_model
 from trainer.task_model import TaskModel, freeze, reinitialize, with_dropout
 from trainer.tasks import KINDS, EncodedSet, Figures, TaskKind
 
@@ -57,6 +59,8 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
     pieces = tokenizer.get_vocab_size()
     if pieces != saved.model.config.vocab_size:
         raise ConfigError(f"tokenizer: {pieces} pieces, the model has {saved.model.config.vocab_size}")
+    if config.save_model:
+        check_task_export(saved.model.config, config.features)
     task = KINDS[config.task](config, tokenizer)
     sets = {
         "train": task.read(config.files.train, config.max_train_examples),
@@ -67,7 +71,17 @@ def finetune(config: FinetuneConfig) -> dict[str, Any]:
             for part, examples in task.read_test(files).items()
         },
     }
-    results = [_train_seed(config, saved.model, task, sets, seed) for seed in config.seeds]
+    results: list[SeedResult] = []
+    best: TaskModel | None = None
+    for seed in config.seeds:
+        result, model = _train_seed(config, saved.model, task, sets, seed)
+        scores = [one.validation[config.chosen_metric] for one in results]
+        if result.validation[config.chosen_metric] > max(scores, default=-math.inf):
+            best = model
+        results.append(result)
+    if config.save_model and best is not None:
+        where = storage.join(config.output, "model")
+        export_task_model(best, where, config.tokenizer or config.model, task.labels, task.scale)
     report = _report(config, results, {name: len(one.examples) for name, one in sets.items()})
     raw = json.dumps(report, indent=1, sort_keys=True) + "\n"
     storage.put_bytes(storage.join(config.output, RESULTS_NAME), raw.encode())
@@ -80,7 +94,7 @@ def _train_seed(
     task: TaskKind,
     sets: Mapping[str, EncodedSet],
     seed: int,
-) -> SeedResult:
+) -> tuple[SeedResult, TaskModel]:
     device = pick_device(config.use_gpu)
     dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
     torch.manual_seed(int(draws(seed, _HEAD)) >> 1)
@@ -112,7 +126,7 @@ def _train_seed(
         for name, one in sets.items()
         if name.startswith("test/")
     }
-    return SeedResult(seed, best, epochs[best], test, tuple(epochs), tuple(losses))
+    return SeedResult(seed, best, epochs[best], test, tuple(epochs), tuple(losses)), model
 
 
 class _Trainer:

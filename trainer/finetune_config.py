@@ -99,6 +99,8 @@ class FinetuneConfig(Section):
     """Do not train the lowest layers."""
     reinitialize_layers: Annotated[int, Field(ge=0)] = 0
     """Draw the top layers and the pooler anew."""
+    save_model: bool = False
+    """Write the best seed's best epoch as a Hugging Face directory, OUTPUT/model."""
     precision: Precision = "fp32"
     """bf16 runs the network under autocast."""
     use_gpu: bool = False

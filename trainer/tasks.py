@@ -40,6 +40,10 @@ class TaskKind(ABC):
 
     head: HeadKind
     outputs: int
+    labels: Sequence[str] = ()
+    """Names of the outputs, where they have names."""
+    scale: tuple[float, float] = (0.0, 1.0)
+    """Mean and deviation of the numbers that the head learns."""
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer) -> None:
         self.config, self.tokenizer = config, tokenizer
@@ -140,7 +144,7 @@ class Regression(_Sentences):
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)
         values = np.array([self._number(row) for row in self._rows(config.files.train)])
-        self.mean, self.deviation = float(values.mean()), float(values.std()) or 1.0
+        self.scale = (float(values.mean()), float(values.std()) or 1.0)
 
     @staticmethod
     def _number(row: TextExample) -> float:
@@ -150,7 +154,7 @@ class Regression(_Sentences):
             raise InputError(f"{row.origin}: label {row.label!r} is not a number") from error
 
     def _target(self, row: TextExample) -> float:
-        return (self._number(row) - self.mean) / self.deviation
+        return (self._number(row) - self.scale[0]) / self.scale[1]
 
     def loss(self, output: Tensor, inputs: Sequence[Encoded]) -> Tensor:
         """See TaskKind."""
@@ -174,8 +178,8 @@ class Tokens(TaskKind):
 
     def __init__(self, config: FinetuneConfig, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)
-        self.tags = sorted({tag for one in self._sentences(config.files.train) for tag in one.tags})
-        self.outputs = len(self.tags)
+        self.labels = sorted({tag for one in self._sentences(config.files.train) for tag in one.tags})
+        self.outputs = len(self.labels)
 
     def _sentences(self, files: Sequence[str]) -> list[TaggedExample]:
         found = list(read_conll(files, self.config.files.word, self.config.files.tag))
@@ -186,7 +190,7 @@ class Tokens(TaskKind):
     def read(self, files: Sequence[str], limit: int | None = None) -> EncodedSet:
         """See TaskKind. A tag that training does not have is measured, and never found."""
         examples = self._sentences(files)[:limit]
-        known = self.tags + sorted({tag for one in examples for tag in one.tags} - set(self.tags))
+        known = [*self.labels, *sorted({tag for one in examples for tag in one.tags} - set(self.labels))]
         return EncodedSet(
             examples, encode_tagged(self.tokenizer, examples, known, self.config.max_seq_length)
         )
@@ -216,7 +220,7 @@ class Tokens(TaskKind):
             tags = ["O"] * len(example.tags)
             best = output.argmax(-1).tolist()
             for token, word in zip(one.targets[0::2], self._words(one, example), strict=True):
-                tags[word] = self.tags[best[int(token)]]
+                tags[word] = self.labels[best[int(token)]]
             expected.append(example.tags)
             guessed.append(tags)
         flat = [tag for tags in expected for tag in tags]
