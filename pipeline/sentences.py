@@ -26,7 +26,7 @@ MAX_SENTENCE_CHARS = 2000
 """A longer run is cut at a clause mark, at a space, or (without either) between two letters."""
 
 # Blank lines and the Unicode paragraph separators part paragraphs; a single line feed does not.
-_PARAGRAPH = re.compile("(?:\\s*[\u2028\u2029]|[^\\S\n]*\n[^\\S\n]*\n)\\s*")
+_PARAGRAPH = re.compile("(?:[\u2028\u2029]|\n[^\\S\n]*\n)\\s*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _QUOTES = re.compile("[\"'‘’“”„«»‹›「」『』《》〈〉()\\[\\]（）]")
 # sentencex looks from every opening mark to the end of its text, so it gets no more than a window at a
