@@ -22,10 +22,10 @@ from transformers import BertTokenizerFast
 
 from benchmarks.texts import PARTS, sentences_by_language
 from pipeline.basic_tokenization import Accents, character_table, default_accents, words_of
-from pipeline.scripts import lacks_spaces
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import Vocabulary, load_vocabulary
 from pipeline.wordpiece import MAX_WORD_CHARS
+from schemas.scripts import lacks_spaces
 
 BATCH = 2_000
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from pipeline import scripts
+from schemas.scripts import codes_without_spaces
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -248,7 +248,7 @@ def prose_table() -> CharacterTable:
     for code in np.flatnonzero(classes == _ALONE).tolist():
         if unicodedata.category(chr(code))[0] not in "LN":
             classes[code] = _SPACE
-    unspaced = scripts.codes_without_spaces()
+    unspaced = codes_without_spaces()
     classes[unspaced] = np.where(classes[unspaced] == _LETTER, _ALONE, classes[unspaced])
     kind = (classes | hints).astype(np.uint8)
     return CharacterTable(kind, base.folded, base.longer)

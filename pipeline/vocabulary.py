@@ -29,6 +29,7 @@ from pipeline.basic_tokenization import (
 )
 from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
+from schemas.scripts import without_spaces_pattern
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 __all__ = [
@@ -164,7 +165,7 @@ def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
         pc.greater_equal(table["count"], min_count),
         pc.or_(
             pc.equal(pc.utf8_length(words), 1),
-            pc.match_substring_regex(words, scripts.without_spaces_pattern()),
+            pc.match_substring_regex(words, without_spaces_pattern()),
         ),
     )
     return table.filter(stays)

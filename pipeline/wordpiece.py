@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeline import scripts
+from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION
 
 Int32 = npt.NDArray[np.int32]
@@ -53,7 +54,7 @@ class WordEncoder:
         parts: list[str] = []
         counts = []
         for word in words:
-            cut = stretches(word) if len(word) > MAX_WORD_CHARS and scripts.lacks_spaces(word) else [word]
+            cut = stretches(word) if len(word) > MAX_WORD_CHARS and lacks_spaces(word) else [word]
             parts += cut
             counts.append(len(cut))
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline import scripts
 from pipeline.alphabet import VocabularyError, choose_alphabet
 from pipeline.wordpiece import MAX_WORD_CHARS, WordEncoder, stretches
+from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION, SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def _cut_long_words(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
     for word, count in counts.items():
         if len(word) <= MAX_WORD_CHARS:
             out[word] += count
-        elif scripts.lacks_spaces(word):
+        elif lacks_spaces(word):
             for stretch in stretches(word):
                 out[stretch] += count
         else:

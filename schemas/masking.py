@@ -8,6 +8,8 @@ Where this differs from them, on purpose:
 
 - a random piece is never a special token and never an [unusedN] slot; [UNK] is not a target by default;
 - a word ends at a separator, so the first piece of B never joins the last word of A;
+- in scripts without spaces between words each piece is a word of its own, unless a segmenter
+  (schemas.word_list) says more: a run of ``##`` pieces is a sentence there, which no budget holds;
 - every row that has a piece to predict gets a target: when no word fits the row's budget, the first
   word in random order with at most ``max_predictions`` pieces is taken whole, failing that its first
   ``max_predictions`` pieces;
@@ -25,6 +27,7 @@ import numpy.typing as npt
 from schemas import mask_selection
 from schemas.errors import CorpusError
 from schemas.randomness import draws, stream, unit_interval
+from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS, UNK
 
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]
@@ -71,7 +74,7 @@ class MaskingVocabulary:
     blocked: Flags
     """[V] special tokens, which are never targets; they also end a word."""
     continuation: Flags
-    """[V] pieces that continue a word (``##``)."""
+    """[V] pieces that continue a word: those with ``##``, but for scripts without spaces between words."""
     replacements: Ids
     """Pieces that a random replacement is drawn from."""
     mask_id: int
@@ -87,7 +90,7 @@ class MaskingVocabulary:
             raise CorpusError(f"vocabulary: {missing[0]} is missing")
         special = np.array([piece in SPECIAL_TOKENS for piece in pieces])
         unused = np.array([_is_unused(piece) for piece in pieces])
-        continuation = np.array([piece.startswith(CONTINUATION) and len(piece) > 2 for piece in pieces])
+        continuation = np.array([_continues(piece) for piece in pieces])
         replacements = np.flatnonzero(~special & ~unused).astype(np.int32)
         if replacements.size == 0:
             raise CorpusError("vocabulary: there is no piece beside the special tokens")
@@ -95,6 +98,11 @@ class MaskingVocabulary:
         if predict_unknown:
             blocked[pieces.index(UNK)] = False
         return cls(blocked, continuation, replacements, pieces.index(MASK))
+
+
+def _continues(piece: str) -> bool:
+    # In a script without spaces a run of ## pieces is no word but as much as a sentence.
+    return piece.startswith(CONTINUATION) and len(piece) > 2 and not lacks_spaces(piece[2:])
 
 
 def _is_unused(piece: str) -> bool:
