@@ -123,6 +123,9 @@ class Masking(Section):
     """Share of the targets replaced by a random piece; the rest stays as it is."""
     predict_unknown: bool = False
     """Whether [UNK] may be a target."""
+    words: str | None = None
+    """Text file with one word on each line, for scripts without spaces between words: pieces that spell
+    one of them are masked together. Without it every piece of such a script is a word of its own."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "Masking":

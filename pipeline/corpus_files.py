@@ -7,9 +7,10 @@ from typing import Any
 
 from cluster import storage
 from pipeline.row_checks import RowRules
+from pipeline.word_lists import load_word_list
 from schemas.errors import CorpusError
 from schemas.manifest import MANIFEST_NAME, parse_manifest
-from schemas.masking import MaskingRule, MaskingVocabulary
+from schemas.masking import MaskingRule, MaskingVocabulary, Segmenter
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,12 @@ class CorpusFiles:
             self.pieces, self.manifest["masking"].get("predict_unknown", False)
         )
 
+    @cached_property
+    def segmenter(self) -> Segmenter | None:
+        """Word boundaries by the corpus' word list. Raises CorpusError when it is not the right one."""
+        words = self.manifest["masking"].get("words")
+        return None if words is None else load_word_list(self.folder, words["sha256"], tuple(self.pieces))
+
     def row_rules(self, entry: dict[str, Any]) -> RowRules:
         """What the rows of the set ``entry`` must keep to."""
         masking = self.manifest["masking"]
@@ -75,5 +82,6 @@ class CorpusFiles:
             ),
             vocabulary=self.masking_vocabulary,
             special=self.manifest["vocabulary"]["special_ids"],
+            segmenter=self.segmenter,
             languages=frozenset(self.manifest["languages"]),
         )

@@ -7,6 +7,7 @@ copied, masked and laid out here, a block of rows at a time.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -65,12 +66,16 @@ class InstanceSettings:
 
     @classmethod
     def from_config(
-        cls, config: Instances, length: SequenceLength, pieces: Sequence[str]
+        cls,
+        config: Instances,
+        length: SequenceLength,
+        pieces: Sequence[str],
+        segmenter: Segmenter | None = None,
     ) -> "InstanceSettings":
         """For one of the lengths of a build. Raises CorpusError when ``pieces`` are no BERT vocabulary."""
         masking = config.masking
         return cls(
-            vocabulary=MaskingVocabulary.from_pieces(pieces, masking.predict_unknown),
+            vocabulary=_masking_vocabulary(tuple(pieces), masking.predict_unknown),
             cls_id=pieces.index(CLS),
             sep_id=pieces.index(SEP),
             unknown_id=pieces.index(UNK),
@@ -85,7 +90,14 @@ class InstanceSettings:
                 mask_share=masking.mask_share,
                 random_share=masking.random_share,
             ),
+            segmenter=segmenter,
         )
+
+
+@lru_cache(maxsize=2)
+def _masking_vocabulary(pieces: tuple[str, ...], predict_unknown: bool) -> MaskingVocabulary:
+    """Kept, since a process makes many buckets with one vocabulary."""
+    return MaskingVocabulary.from_pieces(pieces, predict_unknown)
 
 
 @dataclass(frozen=True)

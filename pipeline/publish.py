@@ -14,6 +14,7 @@ from pipeline.stage_extract import Extracted
 from pipeline.stage_instances import InstancesMade, rows_by_language, totals
 from pipeline.stage_split import COUNTED, SplitCounts
 from pipeline.stage_vocabulary import VocabularyReady
+from pipeline.word_lists import WORDS_PATH
 from schemas.errors import CorpusError
 from schemas.manifest import MANIFEST_FORMAT, MANIFEST_NAME, MANIFEST_VERSION, dump_manifest
 from schemas.shards import LABEL_CONVENTIONS
@@ -63,7 +64,7 @@ def build_manifest(
         "version": MANIFEST_VERSION,
         "objective": config.instances.objective,
         "label_convention": LABEL_CONVENTIONS[config.instances.objective],
-        "masking": config.instances.masking.model_dump(mode="json"),
+        "masking": config.instances.masking.model_dump(mode="json") | {"words": _word_list(made)},
         "vocabulary": {
             "path": vocabulary.path,
             "size": len(words.pieces),
@@ -79,6 +80,10 @@ def build_manifest(
         "code_version": CODE_VERSION,
         "libraries": {name: version(name) for name in _LIBRARIES},
     }
+
+
+def _word_list(made: InstancesMade) -> dict[str, str] | None:
+    return None if made.words is None else {"path": WORDS_PATH, "sha256": made.words}
 
 
 def _languages(

@@ -10,7 +10,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas import mask_selection
-from schemas.masking import Flags, Ids, MaskingRule, MaskingVocabulary, Offsets, offsets_of, unmask_rows
+from schemas.masking import (
+    Flags,
+    Ids,
+    MaskingRule,
+    MaskingVocabulary,
+    Offsets,
+    Segmenter,
+    offsets_of,
+    unmask_rows,
+)
 from schemas.shards import LABEL_CONVENTIONS, NO_LABEL
 from schemas.vocabulary import CLS, MASK, PAD, SEP
 
@@ -29,6 +38,7 @@ class RowRules:
     vocabulary: MaskingVocabulary
     special: Mapping[str, int]
     languages: frozenset[str]
+    segmenter: Segmenter | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -229,7 +239,11 @@ def _targets(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Findi
         return
     masked = np.zeros(original.size, np.bool_)
     masked[rows.offsets[rows.target_row] + rows.positions] = True
-    words = mask_selection.find_words(candidate, vocabulary.continuation[original], rows.offsets)
+    if rules.segmenter is None:
+        joins = vocabulary.continuation[original]
+    else:
+        joins = rules.segmenter(original, rows.offsets)
+    words = mask_selection.find_words(candidate, joins, rows.offsets)
     before = np.concatenate([[0], np.cumsum(masked)])
     hit = before[words.start + words.size] - before[words.start]
     row = words.row_of(np.arange(words.size.size))

@@ -32,6 +32,7 @@ from pipeline.stage_split import SplitCounts, split_of
 from pipeline.stage_vocabulary import VocabularyReady
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import Vocabulary, load_vocabulary
+from pipeline.word_lists import copy_word_list, load_word_list
 from schemas.shards import SHARDS_VERSION
 
 Flags = npt.NDArray[np.bool_]
@@ -65,6 +66,8 @@ class InstancesMade:
     sets: list[dict[str, Any]]
     counts: dict[str, dict[str, InstanceCounts]]
     sampling: SamplingPlan
+    words: str | None
+    """SHA-256 of the word list, if there is one."""
 
 
 def plan_slots(config: BuildConfig, split: SplitCounts) -> SlotPlan:
@@ -89,7 +92,13 @@ def run_instances(
 ) -> InstancesMade:
     """Makes what is not done yet and collects the sets of all slots."""
     slots = plan_slots(config, split)
-    inputs = [deduplicated.stage_hash, vocabulary.vocabulary.sha256, config.instances.model_dump(mode="json")]
+    words = copy_word_list(config)
+    inputs = [
+        deduplicated.stage_hash,
+        vocabulary.vocabulary.sha256,
+        words,
+        config.instances.model_dump(mode="json"),
+    ]
     stage = StageFolder.create(work_uri, "instances", SHARDS_VERSION, config.seed, *inputs)
     ids = [slot_id(slots, slot) for slot in range(slots.count)]
     done = stage.finished()
@@ -109,8 +118,8 @@ def run_instances(
         yield from tokenize_part(Part(**row), ray.get(losers), tokenizer, config, slots, pending)
 
     def reduce(slot: int, table: pa.Table) -> Row:
-        words = _tokenizer(uri, cased, accents).vocabulary
-        return {"tokens": make_slot(stage, slots, slot, table, config, words)}
+        known = _tokenizer(uri, cased, accents).vocabulary
+        return {"tokens": make_slot(stage, slots, slot, table, config, known, words)}
 
     if pending.any():
         for result in shuffle_units(
@@ -120,7 +129,7 @@ def run_instances(
         for slot in np.flatnonzero(pending).tolist():
             if stage.marker(ids[slot]) is None:  # no document fell into it
                 stage.commit(ids[slot], [], {"sets": {}, "counts": {}})
-    return collect(config, slots, stage, ids)
+    return collect(config, slots, stage, ids, words)
 
 
 def slot_id(slots: SlotPlan, slot: int) -> str:
@@ -210,14 +219,19 @@ def make_slot(
     table: pa.Table,
     config: BuildConfig,
     vocabulary: Vocabulary,
+    words: str | None,
 ) -> int:
-    """Writes the shards of one slot and commits it; returns the number of tokens in their rows."""
+    """Writes the shards of one slot and commits it; returns the number of tokens in their rows.
+
+    ``words`` is the SHA-256 of the corpus' word list, if it has one.
+    """
     _, pass_number, _ = slots.split_pass_bucket(slot)
     name = slot_id(slots, slot)
     bucket = BucketDocuments.from_table(table)
     entries, counts, files = {}, {}, []
+    segmenter = load_word_list(config.output, words, tuple(vocabulary.pieces)) if words else None
     for length in config.instances.lengths:
-        settings = InstanceSettings.from_config(config.instances, length, vocabulary.pieces)
+        settings = InstanceSettings.from_config(config.instances, length, vocabulary.pieces, segmenter)
         made = make_instances(bucket, settings, config.seed, pass_number)
         label = set_name(length.max_seq_length)
         counts[label] = {lang: account.as_dict() for lang, account in sorted(made.counts.items())}
@@ -234,7 +248,9 @@ def set_name(max_seq_length: int) -> str:
     return f"len{max_seq_length}"
 
 
-def collect(config: BuildConfig, slots: SlotPlan, stage: StageFolder, ids: list[str]) -> InstancesMade:
+def collect(
+    config: BuildConfig, slots: SlotPlan, stage: StageFolder, ids: list[str], words: str | None
+) -> InstancesMade:
     """The manifest's sets in order, and the counts by set and language."""
     markers = stage.finished()
     sets = []
@@ -252,7 +268,7 @@ def collect(config: BuildConfig, slots: SlotPlan, stage: StageFolder, ids: list[
             total = counts.setdefault(f"{label}/{split}/{number}", {})
             for marker in chosen:
                 _add_marker(total, marker, label)
-    return InstancesMade(sets, counts, slots.train)
+    return InstancesMade(sets, counts, slots.train, words)
 
 
 def _set_entry(

@@ -74,13 +74,13 @@ def verify_corpus(uri: str) -> VerifyReport:
     corpus = CorpusFiles.open(uri)
     report = VerifyReport(corpus.folder)
     report.problems += [(corpus.manifest_uri, text) for text in _manifest_problems(corpus.manifest)]
-    wrong_vocabulary = list(_vocabulary_problems(corpus))
-    report.problems += wrong_vocabulary
+    unusable = [*_vocabulary_problems(corpus), *_word_list_problems(corpus)]
+    report.problems += unusable
     report.problems += _listing_problems(corpus)
     held_out: U64 | None = None
     # Held-out sets first, so that the training shards can be compared with their documents.
     for entry in sorted(corpus.manifest["sets"], key=lambda one: one["split"] == "train"):
-        rules = None if wrong_vocabulary else corpus.row_rules(entry)
+        rules = None if unusable else corpus.row_rules(entry)
         training = entry["split"] == "train"
         documents = _verify_set(corpus, entry, rules, report, held_out if training else None)
         if not training:
@@ -161,6 +161,20 @@ def _vocabulary_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
     for token, number in entry["special_ids"].items():
         if number >= len(corpus.pieces) or corpus.pieces[number] != token:
             yield place, f"{token} does not have the id {number}"
+
+
+def _word_list_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
+    words = corpus.manifest["masking"].get("words")
+    if words is None:
+        return
+    place = corpus.uri(words["path"])
+    try:
+        raw = storage.read_bytes(place)
+    except FileNotFoundError:
+        yield place, "is missing"
+        return
+    if hashlib.sha256(raw).hexdigest() != words["sha256"]:
+        yield place, "is not the word list that the manifest names (sha256 differs)"
 
 
 def _listing_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:

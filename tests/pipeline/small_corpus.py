@@ -120,7 +120,7 @@ def build_small_corpus(folder: Path, objective: str = "nsp", unit: str = "whole_
     (folder / "tokenizer").mkdir()
     (folder / "tokenizer" / "vocab.txt").write_bytes(raw)
     masking = {**MASKING, "unit": unit}
-    corpus.rewrite_manifest(_manifest(objective, masking, sets, by_set, hashlib.sha256(raw).hexdigest()))
+    corpus.rewrite_manifest(manifest_of(objective, masking, sets, by_set, hashlib.sha256(raw).hexdigest()))
     return corpus
 
 
@@ -137,7 +137,7 @@ def set_entry(length: int, split: str, number: int, shards: list[dict[str, Any]]
     }
 
 
-def _manifest(
+def manifest_of(
     objective: str, masking: dict[str, Any], sets: list[Any], by_set: dict[str, Any], sha256: str
 ) -> dict[str, Any]:
     vocabulary = golden_vocabulary()

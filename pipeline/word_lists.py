@@ -1,0 +1,45 @@
+"""The word list for scripts without spaces: copied into the corpus, where all readers find it."""
+
+import hashlib
+from functools import lru_cache
+
+from cluster import storage
+from pipeline.config import BuildConfig
+from schemas.errors import ConfigError, CorpusError
+from schemas.word_list import WordList, parse_words
+
+WORDS_PATH = "tokenizer/words.txt"
+
+
+def copy_word_list(config: BuildConfig) -> str | None:
+    """Copy the config's word list below the output; its SHA-256, or None when the config names none.
+
+    Raises ConfigError when it is missing, not UTF-8 or without a word.
+    """
+    source = config.instances.masking.words
+    if source is None:
+        return None
+    try:
+        raw = storage.read_bytes(source)
+        words = parse_words(raw)
+    except FileNotFoundError as error:
+        raise ConfigError(f"instances.masking.words: {source}: no such file") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"instances.masking.words: {source}: not UTF-8: {error.reason}") from error
+    if not words:
+        raise ConfigError(f"instances.masking.words: {source}: has no word")
+    storage.put_bytes(storage.join(config.output, WORDS_PATH), raw)
+    return hashlib.sha256(raw).hexdigest()
+
+
+@lru_cache(maxsize=2)
+def load_word_list(corpus: str, sha256: str, pieces: tuple[str, ...]) -> WordList:
+    """The word list of the corpus. Raises CorpusError when it is missing or another one."""
+    uri = storage.join(corpus, WORDS_PATH)
+    try:
+        raw = storage.read_bytes(uri)
+    except FileNotFoundError as error:
+        raise CorpusError(f"{uri}: the word list is missing") from error
+    if hashlib.sha256(raw).hexdigest() != sha256:
+        raise CorpusError(f"{uri}: is not the word list that the manifest names (sha256 differs)")
+    return WordList.from_pieces(pieces, parse_words(raw))
