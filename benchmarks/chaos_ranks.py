@@ -27,6 +27,9 @@ from trainer import checkpoint_format, loop, pretrain
 POISONED_STEP = 7
 """At this step the last rank computes NaN, in every run, the undisturbed one included."""
 
+FULL_DISK_BYTES = 40_000
+"""Where files stop growing on a "full" disk: below the size of the model, above that of the diary."""
+
 SAVE_STAGES = ("model written", "files written", "read back", "before manifest", "after manifest", "deleting")
 RANK_FAULTS = (
     "kill in forward",
@@ -144,7 +147,7 @@ class ChaosTrainer(loop.Trainer):
         if not (full or denied):
             super()._save()
         elif fault.kind == "disk full until the run stops":
-            limit_files(4000)
+            limit_files(FULL_DISK_BYTES)
             super()._save()
         else:
             ChaosTrainer.fault = Fault()
@@ -159,7 +162,7 @@ class ChaosTrainer(loop.Trainer):
         if denied:
             os.environ.update(AWS_ACCESS_KEY_ID=READER_KEY, AWS_SECRET_ACCESS_KEY=READER_SECRET)
         else:
-            limit_files(4000)
+            limit_files(FULL_DISK_BYTES)
         super()._save()
         try:
             self.store.wait()

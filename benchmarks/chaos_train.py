@@ -54,6 +54,8 @@ class Run:
     repeated: list[tuple[str, int]] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     exact: bool = False
+    happened: bool = False
+    """Whether the fault of the last life took place."""
     broken: dict[str, int] = field(default_factory=dict)
     """Committed checkpoint folders that were damaged, with their steps."""
 
@@ -108,6 +110,7 @@ def live_through(run: Run, kinds: list[str], worlds: list[int]) -> None:
             happened = life.failed_saves > 0
         if kind in FAULTS_DAMAGE and happened:
             happened = damage(run, kind)
+        run.happened = happened
         if happened:
             run.faults.append(kind if not life.fault.stage else f"{kind}: {life.fault.stage}")
         if life.finished:
@@ -176,16 +179,16 @@ def examine(run: Run, life: Life, before: int) -> None:
     run.check(life.resumed >= before, f"went on at {life.resumed}, not at {before}")
     if not earlier:
         return
-    done = max(max(other.made, default=0) for other in earlier)
+    done = max(earlier[-1].made, default=earlier[-1].resumed)
     repeated = max(0, done - life.resumed)
     kind = run.faults[-1] if run.faults else "none"
     # Up to one interval; the save that was due may have been in flight; failed and damaged ones are lost.
     in_flight = before < done - done % EVERY
-    lost = sum(step > before for step in run.broken.values())
-    since = [other for other in earlier if max(other.made, default=0) > before]
-    lost += sum(other.failed_saves + (other.fault.kind == "disk full until the run stops") for other in since)
+    lost = sum(step > before for step in run.broken.values()) + earlier[-1].failed_saves
+    lost += earlier[-1].fault.kind == "disk full until the run stops"
     run.check(repeated <= EVERY * (1 + in_flight + lost), f"{repeated} steps repeated after {kind!r}")
-    run.repeated.append((kind.partition(":")[0], repeated))
+    if run.happened:
+        run.repeated.append((kind, repeated))
 
 
 REFERENCE: dict[int, dict[int, list[int]]] = {}
@@ -325,7 +328,7 @@ def report(
         "|---|---:|---:|---:|",
     ]
     for kind, times in sorted(faults.items()):
-        steps = repeated.get(kind.partition(":")[0], [0])
+        steps = repeated.get(kind, [0])
         lines.append(f"| {kind} | {times} | {statistics.median(steps):g} | {max(steps)} |")
     return [*lines, "", *(f"- {problem}" for problem in problems)]
 

@@ -309,6 +309,7 @@ class Trainer:
             "tokens": self.position.tokens,
             "skipped_steps": int(self.guard.skipped),
             "failed_saves": self.store.failed_saves if self.store else 0,
+            "failed_log_writes": self.log.failed_writes,
         }
         self._log_skips()
         self.log.figures(self.position.step, {**record, **progress, **timing})

@@ -5,13 +5,16 @@ happened (resumed, saved, skipped, stopped), and otherwise the figures of the st
 A reader who wants one history takes, for each step, the line of the highest attempt.
 """
 
+import errno
 import json
 import logging
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,8 +32,31 @@ Record = dict[str, Any]
 _UPLOAD_SECONDS = 30.0
 
 
+class _Lines:
+    """A file of whole lines: what could be written of a line in part is taken back."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("ab", buffering=0)
+        self._whole = path.stat().st_size
+
+    def write(self, line: bytes) -> None:
+        """Appends the line. Raises OSError when the disk does not take all of it."""
+        written = self._file.write(line)
+        if written != len(line):
+            self._file.truncate(self._whole)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._whole += written
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
 class RunLog:
     """The log of one rank in one attempt.
+
+    A line that a full disk does not take is lost, counted in ``failed_writes``, and the first one is
+    said; training goes on, since whether it may is decided by its checkpoints.
 
     On remote storage the files are kept locally and sent there every half minute and at the end; an
     upload that fails is logged, counted in ``failed_uploads``, and tried again with the next one.
@@ -57,7 +83,7 @@ class RunLog:
             self._folder = local_files.path_of(run_uri)
         path = self._folder / "metrics" / f"attempt-{attempt:06d}" / f"rank-{rank:05d}.jsonl"
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8", buffering=1)
+        self._lines = _Lines(path)
         self._board: SummaryWriter | None = None
         if tensorboard and rank == 0:
             folder = self._folder / "tensorboard"
@@ -66,6 +92,7 @@ class RunLog:
         self._upload: Future[None] | None = None
         self._uploaded = time.monotonic()
         self.failed_uploads = 0
+        self.failed_writes = 0
 
     def event(self, event: str, **fields: Any) -> None:
         """Writes down that something happened."""
@@ -74,35 +101,50 @@ class RunLog:
     def figures(self, step: int, record: Record) -> None:
         """Writes the figures after ``step``; numbers go to TensorBoard, one level of groups deep."""
         self._write({"step": step, "time": round(time.time(), 3), **record})
-        if self._board is not None:
-            for name, value in _numbers(record):
-                self._board.add_scalar(name, value, step)
-            self._board.flush()
+        self._draw(record, step)
 
     def evaluated(self, step: int, held_out: Record) -> None:
         """Writes held-out figures down, and as points under held_out/ in TensorBoard."""
         self.event("evaluated", step=step, held_out=held_out)
-        if self._board is not None:
-            for name, value in _numbers({"held_out": held_out}):
-                self._board.add_scalar(name, value, step)
-            self._board.flush()
+        self._draw({"held_out": held_out}, step)
 
     def close(self) -> None:
         """Writes and sends what is left. Raises StorageError when the last upload fails."""
         if self._board is not None:
-            self._board.close()
-        self._file.close()
+            try:
+                self._board.close()
+            except OSError as error:
+                self._lost(error)
+        self._lines.close()
         if self._uploads is not None:
             self._uploads.submit(self._send).result()
             self._uploads.shutdown()
         self._cleanup.close()
 
     def _write(self, record: Record) -> None:
-        self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        try:
+            self._lines.write((json.dumps(record, ensure_ascii=False) + "\n").encode())
+        except OSError as error:
+            self._lost(error)
         if self._echo is not None:
             self._echo(record)
         if self._uploads is not None and time.monotonic() - self._uploaded > _UPLOAD_SECONDS:
             self._send_soon(self._uploads)
+
+    def _draw(self, record: Record, step: int) -> None:
+        if self._board is None:
+            return
+        try:
+            for name, value in _numbers(record):
+                self._board.add_scalar(name, value, step)
+            self._board.flush()
+        except OSError as error:
+            self._lost(error)
+
+    def _lost(self, error: OSError) -> None:
+        self.failed_writes += 1
+        if self.failed_writes == 1:
+            log.warning("%s: lines of the log are being lost: %s", self._folder, error.strerror)
 
     def _send_soon(self, pool: ThreadPoolExecutor) -> None:
         if self._upload is not None:

@@ -170,13 +170,19 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
     device = ray.train.torch.get_device() if config.workers.use_gpu else torch.device("cpu")
     ranks = joined(config.workers.collective_timeout_seconds, device)
     board = _Board(settings["board"], config.run.name, first=ranks.rank == 0)
-    hooks = Hooks(stop_wanted=board.stop_wanted, drained=_drained, echo=board.say)
+    drain = _Drain()
+    hooks = Hooks(stop_wanted=board.stop_wanted, drained=drain, echo=board.say)
     try:
-        return asdict(train(config, ranks, hooks))
+        outcome = train(config, ranks, hooks)
     except StorageError:
         raise
     except BertmillError as error:
         return {"error": str(error)}
+    if outcome.status == "stopped" and drain.seen:
+        # To end well would end the job. An error in the time before a preemption is one to Ray, and is
+        # counted apart from failures; a wish to stop that came as well is heard by the next group.
+        raise NodeLeavesError(f"step {outcome.step} is saved; going on without the node that leaves")
+    return asdict(outcome)
 
 
 class _Board:
@@ -212,6 +218,16 @@ class _Board:
                 self._stop = True
 
 
-def _drained() -> bool:
+class NodeLeavesError(Exception):
+    """A node of the group will go away; Ray starts the group again on the others."""
+
+
+class _Drain:
     """Whether Ray has been told that a node of this group will go away. Rank 0's answer is everybody's."""
-    return ray.train.get_preemption_info() is not None
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __call__(self) -> bool:
+        self.seen = self.seen or ray.train.get_preemption_info() is not None
+        return self.seen

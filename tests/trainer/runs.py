@@ -125,7 +125,7 @@ class Group:
 def wait_until(
     condition: Callable[[], bool], process: subprocess.Popen[str] | None = None, timeout: float = 90
 ) -> None:
-    end = time.monotonic() + 90
+    end = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         if process is not None and process.poll() is not None:

@@ -1,6 +1,8 @@
 """What a run writes down."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -83,3 +85,31 @@ def test_a_torn_line_at_the_end_is_no_record(tmp_path):
     with (tmp_path / "metrics" / "attempt-000001" / "rank-00000.jsonl").open("a") as file:
         file.write('{"step": 2, "lo')
     assert History(tmp_path).losses() == {1: 0.5}
+
+
+FULL_DISK = """
+import resource, signal, sys
+from trainer.metrics import RunLog
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+log = RunLog(sys.argv[1], 1, 0, tensorboard=len(sys.argv) > 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
+for step in range(100):
+    log.figures(step, {"loss": 1.5})
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log.figures(100, {"loss": 2.5})
+log.close()
+print(log.failed_writes)
+"""
+
+
+@pytest.mark.parametrize("more", [(), ("tensorboard",)])
+def test_a_full_disk_costs_lines_of_the_log_and_nothing_else(tmp_path, more):
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path), *more], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 10
+    assert done.stderr.count("lines of the log are being lost: No space left on device") == 1
+    lines = (tmp_path / "metrics" / "attempt-000001" / "rank-00000.jsonl").read_text().splitlines()
+    steps = [json.loads(line)["step"] for line in lines]
+    assert steps == [*range(len(steps) - 1), 100]

@@ -1,0 +1,68 @@
+"""A Ray cluster of several nodes on one machine, as a program: commands on stdin, answers on stdout.
+
+Started with the number of nodes of one CPU each, beside a head without CPUs. ``kill PID`` kills the node
+that the worker PID runs on, with everything on it; ``drain PID SECONDS`` tells Ray that this node will be
+gone in so many seconds; ``add`` starts another node; ``quit`` ends all.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+
+import ray
+from ray.cluster_utils import Cluster
+from ray.core.generated import autoscaler_pb2
+
+
+def main() -> None:
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    nodes = [add(cluster) for _ in range(int(sys.argv[1]))]
+    answer(cluster.address)
+    for line in sys.stdin:
+        command, *words = line.split()
+        if command == "quit":
+            break
+        if command == "add":
+            nodes.append(add(cluster))
+        else:
+            node = node_of(nodes, int(words[0]))
+            if command == "kill":
+                nodes.remove(node)
+                cluster.remove_node(node, allow_graceful=False)
+            else:
+                drain(cluster.address, node, float(words[1]))
+        answer("done")
+    cluster.shutdown()
+
+
+def add(cluster):
+    return cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
+
+
+def node_of(nodes, pid):
+    """The node whose raylet is an ancestor of the process."""
+    raylets = {process.process.pid: node for node in nodes for process in node.all_processes["raylet"]}
+    while pid not in raylets:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        if pid <= 1:
+            raise SystemExit("this process is on no node that may be killed")
+    return raylets[pid]
+
+
+def drain(address, node, seconds):
+    reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
+    deadline = int((time.time() + seconds) * 1000)
+    client = ray._raylet.GcsClient(address=address)
+    accepted, why = client.drain_node(node.node_id, reason, "the test takes this node", deadline)
+    assert accepted, why
+
+
+def answer(text):
+    print(f"ANSWER {text}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

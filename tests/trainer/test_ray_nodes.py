@@ -1,0 +1,142 @@
+"""Nodes of a Ray cluster that die or are announced to go, under a training on two of them."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ray_cluster import ROOT
+from tests.trainer.runs import Group, History, phase, train_config, wait_until, write_config
+from tests.trainer.synthetic import write_corpus
+from tests.trainer.test_ray_launcher import steps_written, workers_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+STEPS = 300
+ENVIRONMENT = {
+    **os.environ,
+    "PYTHONPATH": str(ROOT),
+    "OMP_NUM_THREADS": "1",
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_TRAIN_V2_ENABLED": "1",
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+
+
+class Nodes:
+    """Three nodes of one CPU each, of a Ray of their own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.trainer.several_nodes", "3"],
+            cwd=ROOT,
+            env=ENVIRONMENT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.address = self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ANSWER "):
+                return line.split(maxsplit=1)[1].strip()
+        raise AssertionError("the cluster ended")
+
+    def tell(self, command: str) -> None:
+        """Sends a command and waits until it is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def end(self) -> None:
+        """Ends every process of the cluster."""
+        try:
+            self._process.communicate("quit\n", timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
+@pytest.fixture
+def nodes():
+    found = Nodes()
+    yield found
+    found.end()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    manifest = write_corpus(folder / "corpus", shard_rows=(100, 90, 66), lengths=(32,))
+    Group(config_of(folder, manifest), ranks=2).finish()
+    return manifest, History(folder / "runs" / "run")
+
+
+def config_of(folder: Path, manifest: Path) -> Path:
+    workers = {"num_workers": 2, "collective_timeout_seconds": 60}
+    phases = [phase(32, 16, 128, steps=STEPS)]
+    return write_config(folder, train_config(folder, manifest, phases=phases, workers=workers))
+
+
+@pytest.fixture
+def job(nodes):
+    """Starts a training on the nodes; it is ended with the test."""
+    started = []
+
+    def start(config: Path) -> "subprocess.Popen[str]":
+        started.append(start_job(nodes, config))
+        return started[0]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def start_job(nodes: Nodes, config: Path) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "trainer/pretrain.py", "--config", str(config)],
+        cwd=ROOT,
+        env={**ENVIRONMENT, "RAY_ADDRESS": nodes.address},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def same(history: History, whole: History) -> None:
+    assert history.samples() == whole.samples()
+    assert history.losses() == whole.losses()
+
+
+def test_a_node_that_dies_is_done_without(nodes, job, tmp_path, undisturbed):
+    manifest, whole = undisturbed
+    run = tmp_path / "runs" / "run"
+    process = job(config_of(tmp_path, manifest))
+    wait_until(lambda: steps_written(run) >= 6, timeout=300)
+    nodes.tell(f"kill {workers_of(run)[-1]}")
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    same(History(run), whole)
+    assert len(History(run).steps_of_attempts()) == 2
+
+
+def test_a_node_that_will_go_is_left_after_a_checkpoint(nodes, job, tmp_path, undisturbed):
+    manifest, whole = undisturbed
+    run = tmp_path / "runs" / "run"
+    process = job(config_of(tmp_path, manifest))
+    wait_until(lambda: steps_written(run) >= 6, timeout=300)
+    nodes.tell(f"drain {workers_of(run)[-1]} 60")
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    history = History(run)
+    same(history, whole)
+    first, second = history.steps_of_attempts().values()
+    assert second[0] == first[-1] + 1  # nothing is repeated
