@@ -8,6 +8,7 @@ so that all ranks make the same collectives. Nothing is carried over from one st
 is no buffer to save or to lose.
 """
 
+import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from types import TracebackType
 import numpy as np
 import numpy.typing as npt
 
+from schemas.errors import CorpusError
 from schemas.shards import NO_LABEL
 from trainer.dynamic_masks import DynamicMasks
-from trainer.microbatch import NO_SAMPLE, MicroBatch
+from trainer.microbatch import MicroBatch
 from trainer.order import SampleOrder
 from trainer.packing import gather_rows, pack, row_lengths
 from trainer.plan import StepPlan, TrainingPlan
@@ -51,12 +53,12 @@ def cut_for_ranks(lengths: I64, world_size: int) -> I64:
     return bounds.astype(np.int64)
 
 
-def deal(lengths: I64, world_size: int, budget: int) -> Deal:
+def deal(lengths: I64, world_size: int, budget: int, most_rows: int | None = None) -> Deal:
     """How ranks and micro-batches share the rows of a global batch. The same on every rank.
 
     Within a rank, rows by falling length are dealt to and fro over the micro-batches, so that these are
     of nearly equal tokens; their number is the smallest with which no micro-batch of any rank exceeds
-    ``budget``. Needs lengths <= budget.
+    ``budget`` tokens or ``most_rows`` rows. Needs lengths <= budget.
     """
     bounds = cut_for_ranks(lengths, world_size)
     rank = np.searchsorted(bounds, np.arange(len(lengths)), side="right") - 1
@@ -68,8 +70,10 @@ def deal(lengths: I64, world_size: int, budget: int) -> Deal:
     while True:
         lap, seat = np.divmod(turn, count)
         bins = np.where(lap % 2 == 0, seat, count - 1 - seat)
-        loads = np.bincount(rank * count + bins, weights=lengths, minlength=world_size * count)
-        if not len(lengths) or loads.max() <= budget:
+        place = rank * count + bins
+        loads = np.bincount(place, weights=lengths, minlength=world_size * count)
+        rows = np.bincount(place, minlength=world_size * count)
+        if not len(lengths) or (loads.max() <= budget and (most_rows is None or rows.max() <= most_rows)):
             return Deal(bounds, count, bins)
         count += 1
 
@@ -82,23 +86,49 @@ class StepBatches:
     micro_batches: list[MicroBatch]
     samples: I64
     epoch: int
+    tokens: int
+    """Real tokens of this rank."""
     global_tokens: int
+    """Real tokens of all ranks."""
     masked: int
     labelled: int
 
-    @property
-    def tokens(self) -> int:
-        """Real tokens of this rank."""
-        return sum(batch.tokens for batch in self.micro_batches if batch.sample_ids[0] != NO_SAMPLE)
+
+@dataclass(frozen=True)
+class FixedShape:
+    """One shape for all micro-batches of a length, so that a compiled network is compiled once.
+
+    ``rows_per_token`` and ``masked_per_token`` say how many there are at most in a micro-batch of so
+    many tokens, beside one target more in each row.
+    """
+
+    rows_per_token: float
+    masked_per_token: float
+
+    def most_rows(self, tokens: int) -> int:
+        """Real rows in a micro-batch of ``tokens``."""
+        return max(1, math.ceil(tokens * self.rows_per_token))
+
+    def apply(self, batch: MicroBatch, tokens: int) -> MicroBatch:
+        """The batch with fillers. Raises CorpusError when it has more targets than there is room for."""
+        rows = self.most_rows(tokens)
+        masked = math.ceil(tokens * self.masked_per_token) + rows
+        if batch.masked_ids.shape[0] > masked:
+            raise CorpusError(
+                f"a micro-batch of {batch.tokens} tokens has {batch.masked_ids.shape[0]} targets, more than"
+                f" the {masked} that the corpus' masking rule allows; set data.fixed_shapes to false"
+            )
+        return batch.padded_to(tokens, rows + math.ceil(tokens / batch.max_seqlen) + 1, masked)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The samples of one sequence length: their order, their rows, and fresh masks if wanted."""
+    """The samples of one sequence length: order, rows, and, if wanted, fresh masks and a fixed shape."""
 
     order: SampleOrder
     rows: ShardRows
     masks: DynamicMasks | None = None
+    shape: FixedShape | None = None
 
 
 class BatchReader:
@@ -117,10 +147,12 @@ class BatchReader:
         *,
         threads: int = 2,
         ahead: int = 2,
+        pin: bool = False,
     ) -> None:
+        """``pin`` puts micro-batches into page-locked memory, from which a GPU copies while it computes."""
         self._plan, self._streams = plan, streams
         self._rank, self._world_size = rank, world_size
-        self._ahead = ahead
+        self._ahead, self._pin = ahead, pin
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="read-ahead")
         self._pending: dict[int, Future[StepBatches]] = {}
 
@@ -148,13 +180,14 @@ class BatchReader:
 
     def _build(self, step: int) -> StepBatches:
         plan = self._plan.at(step)
-        stream = self._streams[plan.max_seq_length]
+        stream, budget = self._streams[plan.max_seq_length], plan.micro_batch_tokens
         samples = np.arange(plan.first_sample, plan.first_sample + plan.rows, dtype=np.int64)
         # A gradient does not depend on who trains which row, so a rank takes rows that lie together:
         # it reads few row groups, and the same ones in the next steps of their window.
         places = stream.order.locate(samples).grouped()
         lengths = row_lengths(places, stream.rows, whole=self._world_size == 1)
-        shares = deal(lengths, self._world_size, plan.micro_batch_tokens)
+        most_rows = stream.shape.most_rows(budget) if stream.shape else None
+        shares = deal(lengths, self._world_size, budget, most_rows)
         mine = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))
         table = gather_rows(places, mine, stream.rows)
         if stream.masks is not None:
@@ -164,11 +197,16 @@ class BatchReader:
             pack(table, np.flatnonzero(bins == number), plan.max_seq_length)
             for number in range(shares.micro_batches)
         ]
+        if stream.shape:
+            batches = [stream.shape.apply(batch, budget) for batch in batches]
+        if self._pin:
+            batches = [batch.pin_memory() for batch in batches]
         return StepBatches(
             plan=plan,
             micro_batches=batches,
             samples=places.row_id[mine],
             epoch=int(places.epoch.min()),
+            tokens=int(table.lengths.sum()),
             global_tokens=int(lengths.sum()),
             masked=int(table.masked_sizes.sum()),
             labelled=int((table.labels != NO_LABEL).sum()),

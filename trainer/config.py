@@ -44,6 +44,9 @@ class Data(Section):
     """Steps that are read ahead."""
     cache_bytes: Annotated[int, Field(ge=1 << 20)] = 512 << 20
     """Memory for decoded row groups, in each worker."""
+    fixed_shapes: bool | None = None
+    """Fill every micro-batch of a length up to one shape, so that a compiled network is compiled once.
+    By default as ``compile``."""
     check_shards: bool = True
     """Before step 0, compare size, columns and row counts of every shard with the manifest."""
 

@@ -10,7 +10,7 @@ from torch import nn
 from schemas.errors import BertmillError, ConfigError
 from schemas.randomness import draws, key_from_text
 from trainer.attention import Kernel
-from trainer.batches import BatchReader, Stream
+from trainer.batches import BatchReader, FixedShape, Stream
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, check_model, check_shards, open_corpus
 from trainer.distill import DistillationLoss, Weights
@@ -75,19 +75,34 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     model_config(config, corpus)
     plan = plan_of(config, corpus)
     dynamic = data.masking == "dynamic"
+    fixed = config.compile if data.fixed_shapes is None else data.fixed_shapes
     streams = {
         length: Stream(
             order,
             ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes),
             dynamic_masks(corpus, length, config.seed) if dynamic else None,
+            fixed_shape(corpus, length) if fixed else None,
         )
         for length, order in plan.orders.items()
     }
     reader = BatchReader(
-        plan, streams, ranks.rank, ranks.world_size, threads=data.read_threads, ahead=data.read_ahead
+        plan,
+        streams,
+        ranks.rank,
+        ranks.world_size,
+        threads=data.read_threads,
+        ahead=data.read_ahead,
+        pin=ranks.device.type == "cuda",
     )
     cleanup.callback(reader.close)
     return TrainingData(corpus, plan, reader)
+
+
+def fixed_shape(corpus: Corpus, max_seq_length: int) -> FixedShape:
+    """A shape with room for a quarter more rows than the average of this length needs."""
+    sets = [one for one in corpus.manifest["sets"] if one["max_seq_length"] == max_seq_length]
+    rows, tokens = sum(one["rows"] for one in sets), sum(one["tokens"] for one in sets)
+    return FixedShape(1.25 * rows / tokens, corpus.manifest["masking"]["probability"])
 
 
 def check_all_shards(corpus: Corpus, lengths: Iterable[int], ranks: Ranks) -> None:

@@ -28,6 +28,7 @@ _FREE = (
     "data.read_ahead",
     "data.cache_bytes",
     "data.check_shards",
+    "data.fixed_shapes",
     "stability.max_skipped",
     "stability.check_ranks_every",
 )

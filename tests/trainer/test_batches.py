@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from schemas.errors import CorpusError
 from schemas.manifest import dump_manifest
 from tests.trainer.synthetic import invented_rows, manifest, set_entry, write_corpus, write_shard
-from trainer.batches import BatchReader, Stream, cut_for_ranks, deal
+from trainer.batches import BatchReader, FixedShape, Stream, cut_for_ranks, deal
 from trainer.config import Phase
 from trainer.corpus import open_corpus
 from trainer.microbatch import NO_SAMPLE
@@ -49,6 +49,14 @@ def test_no_micro_batch_exceeds_the_budget_and_every_row_has_one(lengths, world,
         assert loads.max(initial=0) <= budget
 
 
+@given(LENGTHS, WORLDS, st.integers(1, 9))
+@settings(max_examples=60, deadline=None)
+def test_no_micro_batch_has_more_rows_than_allowed(lengths, world, most_rows):
+    shares = deal(lengths, world, 700, most_rows)
+    rank = np.searchsorted(shares.bounds, np.arange(len(lengths)), side="right") - 1
+    assert np.bincount(rank * shares.micro_batches + shares.bins, minlength=1).max() <= most_rows
+
+
 @given(st.integers(1, 40), WORLDS)
 @settings(max_examples=30, deadline=None)
 def test_packing_is_tight_when_rows_are_many(rows, world):
@@ -65,18 +73,20 @@ def phase(length=32, batch=12, budget=128, **fields):
     )
 
 
-def streams(path, seed=7, window=1):
+def streams(path, seed=7, window=1, shape=None):
     corpus = open_corpus(str(path))
     return {
         length: Stream(
-            corpus.order(length, seed, window), ShardRows(corpus.passes(length), corpus.limits(length))
+            corpus.order(length, seed, window),
+            ShardRows(corpus.passes(length), corpus.limits(length)),
+            shape=shape,
         )
         for length in corpus.lengths()
     }
 
 
-def readers(path, phases, world, **options):
-    parts = streams(path)
+def readers(path, phases, world, shape=None, **options):
+    parts = streams(path, shape=shape)
     plan = TrainingPlan(phases, {length: stream.order for length, stream in parts.items()})
     return plan, [BatchReader(plan, parts, rank, world, **options) for rank in range(world)]
 
@@ -97,7 +107,7 @@ def rows_of(batch):
         if sample == NO_SAMPLE:
             continue
         start, end = batch.cu_seqlens[i].item(), batch.cu_seqlens[i + 1].item()
-        inside = (batch.masked_index >= start) & (batch.masked_index < end)
+        inside = (batch.masked_index >= start) & (batch.masked_index < end) & (batch.masked_ids >= 0)
         targets = list(
             zip((batch.masked_index[inside] - start).tolist(), batch.masked_ids[inside].tolist(), strict=True)
         )
@@ -217,6 +227,36 @@ def test_more_ranks_than_rows_train_fillers(tmp_path):
     assert idle
     assert all(rank.tokens == 0 and rank.masked == 0 and rank.labelled == 0 for rank in idle)
     filler(32).check(200, 32)
+
+
+def test_fixed_shapes_hold_the_same_rows(tmp_path):
+    path = write_corpus(tmp_path, shard_rows=(65, 64, 63))
+    shape = FixedShape(rows_per_token=1.25 / 20, masked_per_token=0.15)
+    plain = steps_of(path, [phase(batch=25)], 2)
+    plan, ranks = readers(path, [phase(batch=25)], 2, shape=shape)
+    shapes = set()
+    for step in range(plan.total_steps):
+        for rank, reader in enumerate(ranks):
+            batches = reader.read(step)
+            found, expected = {}, {}
+            for batch in batches.micro_batches:
+                batch.check(200, 32)
+                found |= rows_of(batch)
+                shapes.add((batch.tokens, batch.sequences, batch.masked_ids.shape[0]))
+            for batch in plain[step][rank].micro_batches:
+                expected |= rows_of(batch)
+            assert found == expected
+            assert batches.tokens == sum(len(row[0]) for row in found.values())
+    assert len(shapes) == 1
+    for reader in ranks:
+        reader.close()
+
+
+def test_more_targets_than_a_fixed_shape_has_room_for_are_refused(tmp_path):
+    path = write_corpus(tmp_path)
+    _, (reader,) = readers(path, [phase()], 1, shape=FixedShape(0.03, 0.01))
+    with reader, pytest.raises(CorpusError, match="targets, more than the 6 that the corpus' masking rule"):
+        reader.read(0)
 
 
 def test_a_corrupt_row_is_named_by_the_step_that_reads_it(tmp_path):

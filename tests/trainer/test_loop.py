@@ -140,6 +140,20 @@ def test_micro_batches_change_neither_loss_nor_rate(tmp_path, manifest, tokens):
         assert losses[0][step]["learning_rate"] == losses[1][step]["learning_rate"]
 
 
+def test_fixed_shapes_change_neither_loss_nor_gradient(tmp_path, manifest):
+    model = {**train_config(tmp_path, manifest)["model"], "hidden_dropout": 0.0}
+    found = []
+    for fixed in (False, True):
+        folder = tmp_path / str(fixed)
+        data = {"manifest": str(manifest), "fixed_shapes": fixed}
+        run(train_config(folder, manifest, model=model, data=data))
+        found.append(History(folder / "runs" / "run").figures())
+    for step in range(1, 13):
+        for name in ("loss", "token_accuracy", "pair_accuracy", "tokens", "targets"):
+            assert found[0][step][name] == pytest.approx(found[1][step][name], abs=2e-5)
+        assert found[0][step]["gradient_norm"] == pytest.approx(found[1][step]["gradient_norm"], rel=1e-3)
+
+
 def test_a_changed_config_is_refused_unless_it_is_accepted(tmp_path, manifest):
     config = train_config(tmp_path, manifest)
     run(config, stop_after=4)
