@@ -54,7 +54,7 @@ def their_logits(model: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 @pytest.mark.parametrize("style", EXPORTED)
-def test_logits_equal_those_of_transformers(style: str, tmp_path: Path) -> None:  # trainer-049, 050
+def test_logits_equal_those_of_transformers(style: str, tmp_path: Path) -> None:  # trainer-049, trainer-050
     model = small_model(style)
     loaded = load(export(model, tmp_path), EXPORTED[style])
     ours = model(pack(ROWS))

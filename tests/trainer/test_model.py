@@ -191,7 +191,7 @@ def test_kernel_and_its_reason_are_said() -> None:
         choose_kernel(asked, CPU, torch.float32)
 
 
-def test_attention_dropout_works_in_the_padded_kernel_and_is_refused_in_the_other() -> None:
+def test_attention_dropout_works_in_the_padded_kernel_and_is_refused_in_the_other() -> None:  # trainer-027
     model = small_model(attention_dropout=0.5)
     batch = pack(ROWS)
     assert model.encode(batch).equal(model.encode(batch))

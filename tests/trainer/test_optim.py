@@ -122,7 +122,7 @@ def test_biases_and_norms_do_not_decay() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("earlier", [0, 2])
-def test_a_skipped_step_leaves_no_trace(kind: Kind, earlier: int) -> None:  # trainer-022, 024
+def test_a_skipped_step_leaves_no_trace(kind: Kind, earlier: int) -> None:  # trainer-022, trainer-024
     """Two runs, one of which meets a gradient of NaN and one of 1e8 that are skipped."""
     results = []
     for poison in ([], [float("nan"), 1e8]):
