@@ -48,6 +48,8 @@ def plan_dump(
     unit_bytes: int = 32 << 20,
 ) -> list[Unit]:
     """The units of one dump file. Raises InputError when it is no dump, or not a finished one."""
+    if re.search(r"-stub-(?:articles|meta)", uri.rpartition("/")[2]):
+        raise InputError(f"{uri}: a stub dump, which holds no text; take pages-articles of the same date")
     found = probe(uri)
     size = found.size
     check_status(uri, size)

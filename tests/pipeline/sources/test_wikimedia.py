@@ -284,6 +284,11 @@ def test_an_archive_is_refused_by_its_kind(tmp_path: Path) -> None:
         _plan(_write(tmp_path / "enwiki.xml.7z", b"7z\xbc\xaf\x27\x1c" + bytes(100)))
 
 
+def test_a_stub_dump_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="a stub dump, which holds no text"):
+        _plan(_write(tmp_path / "enwiki-20260101-stub-articles.xml", HEAD + page(1) + FOOT))
+
+
 def _status(folder: Path, job: str, about: dict) -> None:
     (folder / "dumpstatus.json").write_text(json.dumps({"version": "0.8", "jobs": {job: about}}))
 
