@@ -19,7 +19,8 @@ _SUSPECT = re.compile(
 _INVISIBLE = re.compile(
     "(\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f)"  # a flag of a region: kept
     "|\x1b\\[[0-9;]*[A-Za-z]"  # a terminal colour code, as pasted output has it
-    "|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
+    "|(?<![\u1800-\u18af])\u180e"  # Mongolian parts a final vowel with it
+    "|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     "\ufdd0-\ufdef\ufeff\ufff0-\uffff\ud800-\udfff\U000e0000-\U000e007f]+"
 )
 # Scripts that write words without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Tai Le, New Tai Lue, Tai Tham.
@@ -36,7 +37,8 @@ _PICTURE = "\ufe0f\u2190-\u2bff\U0001f000-\U0001faff"
 _JOINERS = re.compile(
     f"(?<=[{_PICTURE}])(\u200d)(?=[{_PICTURE}])"  # an emoji sequence
     f"|(?<=[{_JOINING}])(\u200c)\u200c*(?=[{_JOINING}])"  # within a word: one is enough
-    f"|(?<=[{_ARABIC}])\u200c+"  # at the end of an Arabic word: no effect
+    "|(?<=\u0647)(\u200c)\u200c*"  # Kurdish writes a vowel as heh and a non-joiner
+    f"|(?<=[{_ARABIC}])\u200c+"  # at the end of another Arabic word: no effect
     f"|(?<=[{_JOINING}])([\u200c\u200d]+)"
     f"|([\u200d]+)(?=[{_ARABIC}])"  # shows the final form of a letter
     "|[\u200c\u200d]+"
@@ -66,7 +68,7 @@ def _without_invisible(text: str, lang: str) -> str:
             text = _WORD_SPACE.sub(" ", text)
     text = _INVISIBLE.sub(r"\1", text)
     if "\u200c" in text or "\u200d" in text:
-        text = _JOINERS.sub(r"\1\2\3\4", text)
+        text = _JOINERS.sub(r"\1\2\3\4\5", text)
     return text
 
 

@@ -13,6 +13,8 @@ from pipeline.normalize import normalize_text
         ("en", "  a\u00a0\u2003b\u3000\nc\u2028d\x85e ", "a b c d e"),
         ("de", "Bru\u0308\u00adcke\u200b\u2060\ufeff!", "Brücke!"),
         ("fa", "می\u200cلرزد \u200fو\u200c ه\u200d", "می\u200cلرزد و ه\u200d"),
+        ("ckb", "ه\u200c\u200c کوردە\u200c", "ه\u200c کوردە"),
+        ("mn", "ᠰᠠᠷ\u180eᠠ a\u180eb", "ᠰᠠᠷ\u180eᠠ ab"),
         ("en", "Auf\u200clage x\u200dy", "Auflage xy"),
         ("hi", "क्\u200dष क्\u200cष", "क्\u200dष क्\u200cष"),
         ("km", "ស្ពាន\u200bចាស់ A\u200bB", "ស្ពាន ចាស់ A B"),
