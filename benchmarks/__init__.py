@@ -1,0 +1,1 @@
+"""Speed, quality and robustness, measured; results with their commands lie in results/."""

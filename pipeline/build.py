@@ -15,7 +15,7 @@ from pipeline.config import BuildConfig
 from pipeline.instance_counts import pair_warnings
 from pipeline.plan import plan_units
 from pipeline.progress import clock
-from pipeline.publish import publish
+from pipeline.publish import StageResults, publish
 from pipeline.ray_stage import persistently
 from pipeline.report.tables import closing_table, plan_table
 from pipeline.stage_dedup import run_dedup
@@ -61,7 +61,8 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     )
     for line in pair_warnings(next(iter(made.counts.values()), {})):
         LOG.warning("instances: %s", line)
-    manifest = publish(config, config_hash(config), extracted, deduplicated, split, vocabulary, made)
+    results = StageResults(extracted, deduplicated, split, vocabulary, made)
+    manifest = publish(config, config_hash(config), results)
     LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
     took = clock(time.monotonic() - started)
     return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"

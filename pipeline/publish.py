@@ -1,6 +1,7 @@
 """Stage publish: closes the balance, then writes dataset card, report and, last of all, the manifest."""
 
 from collections import Counter
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -25,17 +26,20 @@ from schemas.vocabulary import SPECIAL_TOKENS
 _LIBRARIES = ("numpy", "pyarrow", "sentencex")
 
 
-def publish(
-    config: BuildConfig,
-    config_hash: str,
-    extracted: Extracted,
-    deduplicated: Deduplicated,
-    split: SplitCounts,
-    vocabulary: VocabularyReady,
-    made: InstancesMade,
-) -> dict[str, Any]:
+@dataclass(frozen=True)
+class StageResults:
+    """What the stages before this one hand over."""
+
+    extracted: Extracted
+    deduplicated: Deduplicated
+    split: SplitCounts
+    vocabulary: VocabularyReady
+    made: InstancesMade
+
+
+def publish(config: BuildConfig, config_hash: str, results: StageResults) -> dict[str, Any]:
     """Writes the corpus' front matter and returns its manifest. Raises CorpusError on an open balance."""
-    manifest = build_manifest(config, config_hash, extracted, deduplicated, split, vocabulary, made)
+    manifest = build_manifest(config, config_hash, results)
     raw = dump_manifest(manifest)
     output = config.output
     storage.put_bytes(storage.join(output, "README.md"), dataset_card(manifest).encode())
@@ -44,36 +48,28 @@ def publish(
     return manifest
 
 
-def build_manifest(
-    config: BuildConfig,
-    config_hash: str,
-    extracted: Extracted,
-    deduplicated: Deduplicated,
-    split: SplitCounts,
-    vocabulary: VocabularyReady,
-    made: InstancesMade,
-) -> dict[str, Any]:
+def build_manifest(config: BuildConfig, config_hash: str, results: StageResults) -> dict[str, Any]:
     """The manifest as a dictionary. Raises CorpusError when counts do not add up."""
-    words = vocabulary.vocabulary
+    words = results.vocabulary.vocabulary
     special = {token: words.index[token] for token in SPECIAL_TOKENS}
-    languages = _languages(extracted, deduplicated, split, made)
-    counts = _counts(extracted, deduplicated, vocabulary, made)
+    languages = _languages(results)
+    counts = _counts(results)
     _check_balance(counts, languages)
     return {
         "format": MANIFEST_FORMAT,
         "version": MANIFEST_VERSION,
         "objective": config.instances.objective,
         "label_convention": LABEL_CONVENTIONS[config.instances.objective],
-        "masking": config.instances.masking.model_dump(mode="json") | {"words": _word_list(made)},
+        "masking": config.instances.masking.model_dump(mode="json") | {"words": _word_list(results.made)},
         "vocabulary": {
-            "path": vocabulary.path,
+            "path": results.vocabulary.path,
             "size": len(words.pieces),
             "sha256": words.sha256,
             "cased": words.cased,
             "special_ids": special,
         },
         "languages": languages,
-        "sets": made.sets,
+        "sets": results.made.sets,
         "counts": counts,
         "config": config.model_dump(mode="json", exclude={"output"}),
         "config_hash": config_hash,
@@ -86,15 +82,13 @@ def _word_list(made: InstancesMade) -> dict[str, str] | None:
     return None if made.words is None else {"path": WORDS_PATH, "sha256": made.words}
 
 
-def _languages(
-    extracted: Extracted, deduplicated: Deduplicated, split: SplitCounts, made: InstancesMade
-) -> dict[str, Any]:
-    rows = rows_by_language(made)
+def _languages(results: StageResults) -> dict[str, Any]:
+    rows = rows_by_language(results.made)
     result = {}
-    for lang, funnel in sorted(extracted.funnel.languages.items()):
-        dropped = deduplicated.counts.get(lang, {})
-        sides = split.get(lang, dict.fromkeys(COUNTED, 0))
-        sampling = made.sampling.languages.get(lang)
+    for lang, funnel in sorted(results.extracted.funnel.languages.items()):
+        dropped = results.deduplicated.counts.get(lang, {})
+        sides = results.split.get(lang, dict.fromkeys(COUNTED, 0))
+        sampling = results.made.sampling.languages.get(lang)
         result[lang] = {
             "pages_seen": funnel.pages_seen,
             "pages_skipped": sum(funnel.skipped.values()),
@@ -110,14 +104,12 @@ def _languages(
     return result
 
 
-def _counts(
-    extracted: Extracted, deduplicated: Deduplicated, vocabulary: VocabularyReady, made: InstancesMade
-) -> dict[str, Any]:
+def _counts(results: StageResults) -> dict[str, Any]:
     duplicates: Counter[str] = Counter()
-    for by_reason in deduplicated.counts.values():
+    for by_reason in results.deduplicated.counts.values():
         duplicates.update(by_reason)
-    funnel = extracted.funnel
-    by_set = {name: totals(counts) for name, counts in made.counts.items()}
+    funnel = results.extracted.funnel
+    by_set = {name: totals(counts) for name, counts in results.made.counts.items()}
     everything = totals(by_set)
     return {
         "pages": {
@@ -127,7 +119,7 @@ def _counts(
         },
         "duplicates": dict(sorted(duplicates.items())),
         "documents": funnel.kept - sum(duplicates.values()),
-        "vocabulary": vocabulary.counts,
+        "vocabulary": results.vocabulary.counts,
         "tokens": token_account(everything),
         "by_set": {name: account.as_dict() for name, account in by_set.items()},
     }
