@@ -44,6 +44,10 @@ class Data(Section):
     """Steps that are read ahead."""
     cache_bytes: Annotated[int, Field(ge=1 << 20)] = 512 << 20
     """Memory for decoded row groups, in each worker."""
+    disk_cache: str | None = None
+    """Local folder, shared by the ranks of a node, that keeps row groups of remote shards."""
+    disk_cache_bytes: Annotated[int, Field(ge=1 << 20)] = 32 << 30
+    """Size of that folder at most."""
     fixed_shapes: bool | None = None
     """Fill every micro-batch of a length up to one shape, so that a compiled network is compiled once.
     By default as ``compile``."""

@@ -88,6 +88,7 @@ class Corpus:
         return ShardPlace(
             uri=storage.join(self.folder, shard["path"]),
             size=shard["bytes"],
+            sha256=shard["sha256"],
             row_groups=tuple(shard["row_groups"]),
         )
 

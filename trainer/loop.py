@@ -36,6 +36,8 @@ from trainer.stability import SpikeGuard, check_ranks_agree
 log = logging.getLogger(__name__)
 
 _DROPOUT = key_from_text("trainer.loop", "dropout")
+# Of the pairs, those with the rarer label; below it the labels are worth a warning.
+_LEAST_SHARE = 0.05
 
 
 def _never() -> bool:
@@ -98,6 +100,7 @@ class Trainer:
         self.guard = SpikeGuard(stability.spike_window, stability.spike_sigma, ranks.device)
         self.store: CheckpointStore | None = None
         self._error: BertmillError | None = None
+        self._warned = False
         self._skips: list[tuple[int, list[int], Tensor, Tensor]] = []
         self.position = Position()
         self.held_out = open_held_out(config, self.data.corpus)
@@ -312,6 +315,7 @@ class Trainer:
             "failed_log_writes": self.log.failed_writes,
         }
         self._log_skips()
+        self._warn_of_labels(record)
         self.log.figures(self.position.step, {**record, **progress, **timing})
         self.meter.reset()
         in_a_row = int(self.guard.skipped_in_a_row)
@@ -329,6 +333,14 @@ class Trainer:
         held_out, network = self.held_out[plan.max_seq_length], self.network
         found = evaluate(network.model, held_out, self.ranks, network.precision)
         self.log.evaluated(self.position.step, found)
+
+    def _warn_of_labels(self, record: Record) -> None:
+        """Says once that nearly all pairs have one label: their accuracy then means nothing."""
+        share = record.get("pair_share_second")
+        if share is not None and not _LEAST_SHARE <= share <= 1 - _LEAST_SHARE and not self._warned:
+            self._warned = True
+            text = f"{share:.1%} of the pairs are random or swapped; pair loss and accuracy mean little"
+            self.log.event("warning", step=self.position.step, text=text)
 
     def _log_skips(self) -> None:
         for step, rows, norm, skip in self._skips:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,6 +14,7 @@ from trainer.attention import Kernel
 from trainer.batches import BatchReader, FixedShape, Stream
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, check_model, check_shards, open_corpus
+from trainer.disk_cache import DiskCache
 from trainer.distill import DistillationLoss, Weights
 from trainer.dynamic_masks import dynamic_masks
 from trainer.evaluate import HeldOut
@@ -35,6 +37,7 @@ class TrainingData:
 
     corpus: Corpus
     plan: TrainingPlan
+    streams: dict[int, Stream]
     reader: BatchReader
 
 
@@ -74,12 +77,13 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     corpus = open_corpus(data.manifest)
     model_config(config, corpus)
     plan = plan_of(config, corpus)
+    disk = DiskCache(Path(data.disk_cache), data.disk_cache_bytes) if data.disk_cache else None
     dynamic = data.masking == "dynamic"
     fixed = config.compile if data.fixed_shapes is None else data.fixed_shapes
     streams = {
         length: Stream(
             order,
-            ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes),
+            ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes, disk=disk),
             dynamic_masks(corpus, length, config.seed) if dynamic else None,
             fixed_shape(corpus, length) if fixed else None,
         )
@@ -95,7 +99,7 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
         pin=ranks.device.type == "cuda",
     )
     cleanup.callback(reader.close)
-    return TrainingData(corpus, plan, reader)
+    return TrainingData(corpus, plan, streams, reader)
 
 
 def fixed_shape(corpus: Corpus, max_seq_length: int) -> FixedShape:

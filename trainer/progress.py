@@ -31,6 +31,8 @@ class Progress:
             self._say(_started(record))
         elif event == "skipped":
             self._say(f"step {record['step']} skipped: gradient norm {record['gradient_norm']:.3g}")
+        elif event == "warning":
+            self._say(f"warning: {record['text']}")
         elif event == "stopped":
             self._say(f"stopped after step {record['step']}; the same command goes on from there")
 

@@ -27,6 +27,8 @@ _FREE = (
     "data.read_threads",
     "data.read_ahead",
     "data.cache_bytes",
+    "data.disk_cache",
+    "data.disk_cache_bytes",
     "data.check_shards",
     "data.fixed_shapes",
     "stability.max_skipped",

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from cluster import storage
 from schemas.errors import CorpusError
 from schemas.shards import NO_LABEL, SHARD
+from trainer.disk_cache import DiskCache
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ class ShardPlace:
 
     uri: str
     size: int
+    sha256: str
     row_groups: tuple[int, ...]
 
 
@@ -291,8 +293,9 @@ class ShardRows:
         limits: RowLimits,
         cache_bytes: int = 512 << 20,
         open_files: int = 64,
+        disk: DiskCache | None = None,
     ) -> None:
-        self._passes, self._limits = passes, limits
+        self._passes, self._limits, self._disk = passes, limits, disk
         self._groups: SharedCache[RowGroup] = SharedCache(cache_bytes, lambda group: group.nbytes)
         self._lengths: SharedCache[I64] = SharedCache(cache_bytes // 8, lambda lengths: lengths.nbytes)
         self._files: SharedCache[_OpenShard] = SharedCache(open_files, lambda _: 1)
@@ -307,9 +310,20 @@ class ShardRows:
         key = (corpus_pass, shard, group)
         return self._lengths.get(key, lambda: self._read_lengths(*key))
 
+    @property
+    def groups_read(self) -> int:
+        """Row groups decoded so far."""
+        return self._groups.loads
+
     def _read_group(self, corpus_pass: int, shard: int, group: int) -> RowGroup:
         place = self._passes[corpus_pass][shard]
-        table = self._open(corpus_pass, shard).read(group, COLUMNS)
+        disk = self._disk if storage.scheme(place.uri) != "file" else None
+        key = f"{place.uri} {place.size} {place.sha256} {group}"
+        table = disk.get(key) if disk else None
+        if table is None:
+            table = self._open(corpus_pass, shard).read(group, COLUMNS)
+            if disk:
+                disk.put(key, table)
         return decode(table, self._limits, f"{place.uri}: row group {group}")
 
     def _read_lengths(self, corpus_pass: int, shard: int, group: int) -> I64:

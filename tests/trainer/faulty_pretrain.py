@@ -24,6 +24,10 @@ class FaultyTrainer(loop.Trainer):
         if here and kind == "drift":
             with torch.no_grad():
                 self.network.parameters[3].view(-1)[0] += 1e-3
+        if kind == "stream":
+            state = torch.get_rng_state()
+            self.log.event("stream", step=batches.plan.step, draws=torch.rand(4).tolist())
+            torch.set_rng_state(state)
         if here and kind == "nan":
             layer = self.network.model.token_head.dense
             hook = layer.register_forward_hook(lambda *args: args[2] * torch.nan)

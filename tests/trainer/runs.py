@@ -78,8 +78,14 @@ class Group:
     """Ranks of a training as forked processes, from a server that has torch loaded already."""
 
     def __init__(
-        self, config: Path, ranks: int = 1, fault: str = "none:0:0", overrides: Sequence[str] = ()
+        self,
+        config: Path,
+        ranks: int = 1,
+        fault: str = "none:0:0",
+        overrides: Sequence[str] = (),
+        ranks_per_node: int | None = None,
     ) -> None:
+        per_node = ranks_per_node or ranks
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["tests.trainer.faulty_pretrain"])
         launcher = "torchrun" if ranks > 1 else "local"
@@ -94,7 +100,7 @@ class Group:
         self.processes = [
             server.Process(
                 target=run_rank,
-                args=(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}, output),
+                args=(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank % per_node)}, output),
             )
             for rank, output in enumerate(self._outputs)
         ]

@@ -163,7 +163,7 @@ def test_global_batches_are_the_same_for_every_world_size(tmp_path):
             assert sum(rank.tokens for rank in step) == step[0].global_tokens
 
 
-def test_an_epoch_has_every_row_once_and_the_last_batch_is_short(tmp_path):
+def test_an_epoch_has_every_row_once_and_the_last_batch_is_short(tmp_path):  # trainer-014
     path = write_corpus(tmp_path, shard_rows=(65, 64, 63))
     for world in (2, 4):
         steps = steps_of(path, [phase(batch=50, epochs=1)], world)
@@ -172,7 +172,7 @@ def test_an_epoch_has_every_row_once_and_the_last_batch_is_short(tmp_path):
         assert [step[0].plan.rows for step in steps] == [50, 50, 50, 42]
 
 
-def test_the_position_is_what_was_used_whatever_was_read_ahead(tmp_path):
+def test_the_position_is_what_was_used_whatever_was_read_ahead(tmp_path):  # trainer-004
     path = write_corpus(tmp_path)
     plain = steps_of(path, [phase()], 1, threads=1, ahead=0)
     plan, (reader,) = readers(path, [phase()], 1, threads=4, ahead=8)
@@ -181,7 +181,7 @@ def test_the_position_is_what_was_used_whatever_was_read_ahead(tmp_path):
             assert np.array_equal(reader.read(step).samples, plain[step][0].samples)
 
 
-def test_a_fresh_reader_goes_on_with_the_same_micro_batches(tmp_path):
+def test_a_fresh_reader_goes_on_with_the_same_micro_batches(tmp_path):  # trainer-005
     path = write_corpus(tmp_path)
     whole = steps_of(path, [phase()], 2)
     _, ranks = readers(path, [phase()], 2)
@@ -204,7 +204,7 @@ def test_both_lengths_and_a_second_phase_of_the_first(tmp_path):
     assert [step[0].micro_batches[0].max_seqlen for step in steps] == [32] * 4 + [64] * 3 + [32] * 3
 
 
-def test_two_epochs_without_other_order_give_equal_inputs(tmp_path):
+def test_two_epochs_without_other_order_give_equal_inputs(tmp_path):  # trainer-021
     """No array that a step gets is shared with the cache: what a step does to it stays in the step."""
     path = write_corpus(tmp_path, shard_rows=(24,), group_rows=24)
     seen = []

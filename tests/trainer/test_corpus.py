@@ -83,7 +83,7 @@ def drop_segment_b(columns):
         (set_value("lang", 7, "xx"), r"row 7: lang 'xx' is not in the manifest"),
     ],
 )
-def test_a_wrong_row_is_named(tmp_path, change, message):
+def test_a_wrong_row_is_named(tmp_path, change, message):  # trainer-032, trainer-034
     with pytest.raises(CorpusError, match=rf"shard-00000.parquet: .*{message}"):
         read_all(corpus_of(tmp_path, change))
 
@@ -119,7 +119,7 @@ def resave(tmp_path, table):
     return save(tmp_path, [set_entry("train-32-0", 32, 0, [entry])])
 
 
-def test_a_cut_an_empty_and_a_missing_shard_are_named(tmp_path):
+def test_a_cut_an_empty_and_a_missing_shard_are_named(tmp_path):  # trainer-036
     path = corpus_of(tmp_path)
     shard = tmp_path / "train-32-0" / "shard-00000.parquet"
     raw = shard.read_bytes()
@@ -147,7 +147,7 @@ def test_damage_inside_a_row_group_is_named(tmp_path):
         read_all(path)
 
 
-def test_missing_and_wrong_columns_are_named(tmp_path):
+def test_missing_and_wrong_columns_are_named(tmp_path):  # trainer-036
     corpus_of(tmp_path)
     table = pq.read_table(tmp_path / "train-32-0" / "shard-00000.parquet")
     path = resave(tmp_path, table.drop_columns(["segment_a_length"]))
@@ -201,7 +201,7 @@ def test_row_groups_have_to_be_those_of_the_manifest(tmp_path):
         open_corpus(str(path))
 
 
-def test_a_missing_or_inverted_manifest_is_refused(tmp_path):
+def test_a_missing_or_inverted_manifest_is_refused(tmp_path):  # trainer-029
     with pytest.raises(CorpusError, match="no such corpus manifest"):
         open_corpus(str(tmp_path / "manifest.json"))
     path = corpus_of(tmp_path)

@@ -75,7 +75,7 @@ def test_masks_do_not_depend_on_ranks_threads_or_batches(tmp_path, corpus):
     assert rows_by_epoch(tmp_path, corpus, seed=6) != reference
 
 
-def test_equal_texts_under_two_ids_get_different_masks(tmp_path):
+def test_equal_texts_under_two_ids_get_different_masks(tmp_path):  # trainer-010
     columns = invented_rows(1, 32, 200, "nsp", 1, full=True)
     columns = {name: values * 20 for name, values in columns.items()}
     path = write_corpus(tmp_path / "corpus")
@@ -87,7 +87,7 @@ def test_equal_texts_under_two_ids_get_different_masks(tmp_path):
     assert len({tuple(row[3]) for row in rows.values()}) > 15
 
 
-def test_a_run_with_dynamic_masks_resumes_exactly(tmp_path, corpus):
+def test_a_run_with_dynamic_masks_resumes_exactly(tmp_path, corpus):  # trainer-009
     def config(name):
         data = {"manifest": str(corpus), "masking": "dynamic"}
         return TrainConfig.model_validate(train_config(tmp_path / name, corpus, data=data))
@@ -101,7 +101,7 @@ def test_a_run_with_dynamic_masks_resumes_exactly(tmp_path, corpus):
     assert whole.losses() == parts.losses()
 
 
-def test_masks_keep_to_the_rule(tmp_path):
+def test_masks_keep_to_the_rule(tmp_path):  # trainer-035
     corpus = write_corpus(tmp_path / "corpus", shard_rows=(600,), full=True)
     rows = rows_by_epoch(tmp_path, corpus, epochs=1)[0]
     targets = [(row[0][place], piece) for row in rows.values() for place, piece in row[3]]

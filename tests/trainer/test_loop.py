@@ -9,6 +9,7 @@ import torch
 from schemas.errors import BertmillError, CheckpointError, ConfigError, CorpusError
 from tests.trainer.runs import History, train_config
 from tests.trainer.synthetic import write_corpus
+from tests.trainer.test_corpus import corpus_of
 from trainer.checkpoint import latest_verified
 from trainer.config import TrainConfig
 from trainer.loop import Hooks, Trainer, train
@@ -106,7 +107,7 @@ def test_a_finished_run_has_nothing_to_do(tmp_path, manifest):
     assert again.checkpoint == first.checkpoint
 
 
-def test_a_run_into_a_later_epoch_covers_every_row_of_each(tmp_path, manifest):
+def test_a_run_into_a_later_epoch_covers_every_row_of_each(tmp_path, manifest):  # trainer-003
     phases = [
         {
             "max_seq_length": 32,
@@ -126,7 +127,7 @@ def test_a_run_into_a_later_epoch_covers_every_row_of_each(tmp_path, manifest):
 
 
 @pytest.mark.parametrize("tokens", [64, 128, 1024])
-def test_micro_batches_change_neither_loss_nor_rate(tmp_path, manifest, tokens):
+def test_micro_batches_change_neither_loss_nor_rate(tmp_path, manifest, tokens):  # trainer-013, trainer-015
     model = {**train_config(tmp_path, manifest)["model"], "hidden_dropout": 0.0}
     losses = []
     for name, budget in (("reference", 512), ("other", tokens)):
@@ -154,7 +155,7 @@ def test_fixed_shapes_change_neither_loss_nor_gradient(tmp_path, manifest):
         assert found[0][step]["gradient_norm"] == pytest.approx(found[1][step]["gradient_norm"], rel=1e-3)
 
 
-def test_a_changed_config_is_refused_unless_it_is_accepted(tmp_path, manifest):
+def test_a_changed_config_is_refused_unless_it_is_accepted(tmp_path, manifest):  # trainer-008
     config = train_config(tmp_path, manifest)
     run(config, stop_after=4)
     longer = {**config, "phases": [{**config["phases"][0], "steps": 24}]}
@@ -215,7 +216,7 @@ def spoil(step, factor):
 
 
 @pytest.mark.parametrize("factor", [1e8, float("nan")])
-def test_a_poisoned_step_is_skipped_and_its_rows_are_named(tmp_path, manifest, factor):
+def test_a_poisoned_step_is_skipped_and_its_rows_are_named(tmp_path, manifest, factor):  # trainer-024
     config = train_config(tmp_path, manifest)
     config["phases"][0]["steps"] = 26
     outcome = run(config, monkey=spoil(20, factor))
@@ -248,7 +249,7 @@ def test_a_skipped_step_changes_no_weight_and_no_moment(tmp_path, manifest):
     assert same == [False, False, True, False]
 
 
-def test_a_run_of_skipped_steps_ends_the_run(tmp_path, manifest):
+def test_a_run_of_skipped_steps_ends_the_run(tmp_path, manifest):  # trainer-023
     config = train_config(tmp_path, manifest, stability={"max_skipped": 3})
 
     def monkey(trainer):
@@ -270,7 +271,7 @@ def test_damaged_data_ends_the_run_with_its_name(tmp_path):
         run(config)
 
 
-def test_damaged_checkpoints_are_not_started_over_silently(tmp_path, manifest):
+def test_damaged_checkpoints_are_not_started_over_silently(tmp_path, manifest):  # trainer-038
     config = train_config(tmp_path, manifest)
     run(config, stop_after=4)
     (weights,) = (tmp_path / "runs" / "run" / "checkpoints").glob("*/model.safetensors")
@@ -306,7 +307,14 @@ def test_every_style_and_optimizer_resumes_exactly(tmp_path, manifest, style, ki
     assert all(torch.isfinite(value).all() for value in weights(run(whole))["model"].values())
 
 
-def test_objective_and_positions_have_to_fit(tmp_path, manifest):
+def test_one_sided_labels_are_warned_of_once(tmp_path):  # trainer-031
+    manifest = corpus_of(tmp_path, lambda columns: columns.update(next_sentence_label=[0] * 20))
+    run(train_config(tmp_path, manifest))
+    (warning,) = History(tmp_path / "runs" / "run").events("warning")
+    assert warning["text"].startswith("0.0% of the pairs are random or swapped")
+
+
+def test_objective_and_positions_have_to_fit(tmp_path, manifest):  # trainer-033
     config = train_config(tmp_path, manifest)
     with pytest.raises(ConfigError, match=r"model.pair_objective: sop, but .* was built for nsp"):
         run({**config, "model": {**config["model"], "pair_objective": "sop"}})

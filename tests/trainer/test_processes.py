@@ -22,6 +22,8 @@ def undisturbed(tmp_path_factory, manifest):
     Group(write_config(folder, one_epoch(folder, manifest)), ranks=2).finish()
     history = History(folder / "runs" / "run")
     assert sorted(row for rows in history.samples().values() for row in rows) == list(range(256))
+    one, other = history.events("weights")
+    assert one["sums"] == other["sums"]
     return history
 
 
@@ -47,7 +49,9 @@ def run(tmp_path):
     return tmp_path / "runs" / "run"
 
 
-def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(config, run, undisturbed):
+def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
+    config, run, undisturbed
+):  # trainer-001
     Group(config, ranks=2, fault="kill:all:7").finish(-signal.SIGKILL, -signal.SIGKILL)
     assert "goes on after step 4" in Group(config, ranks=2).finish()
     history = History(run)
@@ -56,14 +60,14 @@ def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(config
     assert list(history.steps_of_attempts().values()) == [list(range(7)), list(range(4, 16))]
 
 
-def test_a_rank_that_dies_in_the_backward_pass_ends_the_others(config, run, undisturbed):
+def test_a_rank_that_dies_in_the_backward_pass_ends_the_others(config, run, undisturbed):  # trainer-020
     output = Group(config, ranks=2, fault="kill:1:10").finish(1, -signal.SIGKILL, timeout=60)
     assert "Connection" in output
     Group(config, ranks=2).finish()
     same_run(History(run), undisturbed)
 
 
-def test_sigterm_to_one_rank_stops_all_after_one_checkpoint(config, run, undisturbed):
+def test_sigterm_to_one_rank_stops_all_after_one_checkpoint(config, run, undisturbed):  # trainer-019
     Group(config, ranks=2, fault="term:1:5").finish(143, 143)
     history = History(run)
     assert [event["step"] for event in history.events("saving")] == [4, 7]
@@ -83,7 +87,7 @@ def test_sigterm_ends_a_single_process_with_143_however_often_it_comes(tmp_path,
     assert history.events("saving")[-1]["step"] == history.events("stopped")[0]["step"]
 
 
-def test_nan_on_one_rank_is_skipped_by_all(config, run):
+def test_nan_on_one_rank_is_skipped_by_all(config, run):  # trainer-022
     Group(config, ranks=2, fault="nan:1:6").finish()
     history = History(run)
     assert [(event["rank_of_file"], event["step"]) for event in history.events("skipped")] == [(0, 6), (1, 6)]
@@ -93,7 +97,7 @@ def test_nan_on_one_rank_is_skipped_by_all(config, run):
     assert history.losses()[16] < history.losses()[1]
 
 
-def test_ranks_whose_weights_drift_apart_are_found(tmp_path, manifest, run):
+def test_ranks_whose_weights_drift_apart_are_found(tmp_path, manifest, run):  # trainer-018
     config = one_epoch(tmp_path, manifest, stability={"check_ranks_every": 2})
     output = Group(write_config(tmp_path, config), 2, "drift:1:4").finish(2, 2)
     assert output.count("after step 6 the ranks hold different weights") == 2
@@ -109,7 +113,7 @@ def test_a_rank_that_hangs_ends_the_others_in_the_time_set(tmp_path, manifest):
     assert "imed out" in group.finish(1, -signal.SIGKILL)
 
 
-def test_the_number_of_ranks_may_change(tmp_path, manifest, run):
+def test_the_number_of_ranks_may_change(tmp_path, manifest, run):  # trainer-006, trainer-007
     """4 ranks, then 2, then 3, which do not divide the batch; dropout off, so that losses compare."""
     model = {**train_config(tmp_path, manifest)["model"], "hidden_dropout": 0.0}
     folder = tmp_path / "alone"
@@ -128,7 +132,34 @@ def test_the_number_of_ranks_may_change(tmp_path, manifest, run):
         assert history.losses()[step] == pytest.approx(figures["loss"], abs=1e-4)
 
 
-def test_more_ranks_than_rows_end_cleanly(tmp_path, run):
+def test_a_crash_in_a_later_epoch_keeps_the_order_of_that_epoch(tmp_path, manifest):  # trainer-012
+    def start(name, fault="none:0:0"):
+        (tmp_path / name).mkdir(exist_ok=True)
+        config = train_config(tmp_path / name, manifest, phases=[phase(32, 64, 1024, epochs=3)])
+        return Group(write_config(tmp_path / name, config), 2, fault)
+
+    start("whole").finish()
+    start("parts", "kill:all:9").finish(-signal.SIGKILL, -signal.SIGKILL)
+    start("parts").finish()
+    whole, parts = (History(tmp_path / name / "runs" / "run") for name in ("whole", "parts"))
+    same_run(parts, whole)
+    epochs = [[whole.samples()[step] for step in range(first, first + 4)] for first in (0, 4, 8)]
+    for epoch in epochs:
+        assert sorted(row for rows in epoch for row in rows) == list(range(256))
+    assert epochs[0] != epochs[2]
+
+
+def test_every_global_rank_has_its_own_dropout(tmp_path, manifest, run):  # trainer-010, trainer-011
+    """Two nodes of two ranks each: nothing may be keyed by the rank within the node."""
+    config = write_config(tmp_path, one_epoch(tmp_path, manifest))
+    Group(config, 4, "stream:0:0", ranks_per_node=2).finish()
+    draws = [tuple(event["draws"]) for event in History(run).events("stream")]
+    assert len(draws) == 4 * 16
+    assert len(set(draws)) == 4 * 16
+    assert len({tuple(event["sums"]) for event in History(run).events("weights")}) == 1
+
+
+def test_more_ranks_than_rows_end_cleanly(tmp_path, run):  # trainer-014, trainer-018
     manifest = write_corpus(tmp_path / "corpus", shard_rows=(7,), lengths=(32,))
     config = train_config(tmp_path, manifest, phases=[phase(32, 3, 128, epochs=2)])
     Group(write_config(tmp_path, config), ranks=4).finish()

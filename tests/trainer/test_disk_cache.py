@@ -1,0 +1,134 @@
+"""Row groups of remote shards on a local disk."""
+
+import threading
+
+import pyarrow as pa
+import pytest
+
+from cluster import storage
+from tests.trainer.runs import History, phase, train_config
+from tests.trainer.synthetic import write_corpus
+from trainer.config import TrainConfig
+from trainer.corpus import open_corpus
+from trainer.disk_cache import DiskCache
+from trainer.loop import train
+from trainer.ranks import alone
+from trainer.rows import ShardRows
+
+
+def table(number, rows=200):
+    return pa.table({"a": pa.array(range(number, number + rows)), "b": [[number]] * rows})
+
+
+def bytes_of(folder):
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def test_what_was_put_comes_back(tmp_path):
+    cache = DiskCache(tmp_path, 1 << 20)
+    assert cache.get("a") is None
+    cache.put("a", table(1))
+    assert cache.get("a").equals(table(1))
+    assert DiskCache(tmp_path, 1 << 20).get("a").equals(table(1))
+    assert (cache.hits, cache.misses) == (1, 1)
+
+
+def test_a_damaged_file_is_dropped(tmp_path):
+    cache = DiskCache(tmp_path, 1 << 20)
+    cache.put("a", table(1))
+    (path,) = tmp_path.iterdir()
+    raw = bytearray(path.read_bytes())
+    for damaged in (bytes(raw[:-9]), b"", bytes(raw[:100] + b"x" + raw[101:])):
+        path.write_bytes(damaged)
+        assert cache.get("a") is None
+        assert not path.exists()
+    assert cache.damaged == 3
+
+
+def test_the_folder_is_bounded_and_what_was_used_last_stays(tmp_path):
+    cache = DiskCache(tmp_path, 20_000)
+    for number in range(60):
+        cache.put(str(number), table(number))
+        assert cache.get("0") is not None
+        assert bytes_of(tmp_path) <= 20_000
+    assert cache.get("59") is not None
+    assert cache.get("1") is None
+
+
+def test_two_caches_on_one_folder_keep_to_the_limit_together(tmp_path):
+    def fill(name):
+        cache = DiskCache(tmp_path, 30_000)
+        for number in range(80):
+            cache.put(f"{name} {number}", table(number))
+            assert cache.get(f"{name} {number // 2}") in (None, table(number // 2))
+
+    threads = [threading.Thread(target=fill, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    last = DiskCache(tmp_path, 30_000)
+    last.put("last", table(0))
+    assert bytes_of(tmp_path) <= 2 * 30_000
+
+
+def test_a_disk_that_refuses_is_counted_and_nothing_is_lost(tmp_path, monkeypatch):
+    cache = DiskCache(tmp_path, 1 << 20)
+
+    def full(self, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    cache.put("a", table(1))
+    assert cache.refused == 1
+    assert cache.get("a") is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def remote(s3_folder, tmp_path):
+    """A corpus on S3; the URI of its manifest."""
+    manifest = write_corpus(tmp_path / "corpus", lengths=(32,))
+    for path in (tmp_path / "corpus").rglob("*"):
+        if path.is_file():
+            storage.upload_file(path, storage.join(s3_folder, path.relative_to(manifest.parent).as_posix()))
+    return storage.join(s3_folder, "manifest.json")
+
+
+@pytest.mark.s3
+def test_remote_row_groups_are_read_once(remote, tmp_path):
+    corpus = open_corpus(remote)
+    disk = DiskCache(tmp_path / "cache", 1 << 20)
+
+    def read_all():
+        rows = ShardRows(corpus.passes(32), corpus.limits(32), disk=disk)
+        places = [
+            (s, g) for s, place in enumerate(corpus.passes(32)[0]) for g in range(len(place.row_groups))
+        ]
+        return [rows.group(0, shard, group).input_ids.tolist() for shard, group in places]
+
+    first = read_all()
+    for info in storage.list_files(remote.rpartition("/")[0]):
+        if info.uri.endswith(".parquet"):
+            storage.delete(info.uri)
+    assert read_all() == first
+    assert (disk.hits, disk.misses) == (len(first), len(first))
+
+
+@pytest.mark.s3
+def test_a_whole_run_on_s3_with_a_disk_cache(remote, s3_folder, tmp_path):
+    config = train_config(tmp_path, remote, phases=[phase(32, 16, 128, steps=8)])
+    config["run"]["storage"] = storage.join(s3_folder, "runs")
+    config["data"] |= {"disk_cache": str(tmp_path / "cache")}
+    outcome = train(TrainConfig.model_validate(config), alone())
+    assert outcome.checkpoint.startswith("s3://")
+    assert list((tmp_path / "cache").iterdir())
+    local = train_config(
+        tmp_path, tmp_path / "corpus" / "manifest.json", phases=[phase(32, 16, 128, steps=8)]
+    )
+    train(TrainConfig.model_validate(local), alone())
+    storage.download_file(
+        storage.join(outcome.run_uri, "metrics/attempt-000001/rank-00000.jsonl"),
+        tmp_path / "remote" / "metrics" / "attempt-000001" / "rank-00000.jsonl",
+    )
+    assert History(tmp_path / "remote").losses() == History(tmp_path / "runs" / "run").losses()

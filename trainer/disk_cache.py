@@ -1,0 +1,97 @@
+"""Row groups of remote shards on a local disk: read over the network once, then from here.
+
+All ranks of a node share the folder. Each file carries a checksum; one that is damaged is dropped and
+read from its source again. The folder is bounded: over the limit, the files not used for longest go.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import secrets
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+_DIGEST_BYTES = 16
+_SUFFIX = ".rows"
+# Trimming goes down to this share of the limit, so that it need not be done for every file.
+_TRIM_TO = 0.9
+
+
+class DiskCache:
+    """Tables by key in ``folder``, ``limit`` bytes of them at most (and those being written)."""
+
+    def __init__(self, folder: Path, limit: int) -> None:
+        self._folder, self._limit = folder, limit
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._used = sum(size for _, size, _ in self._files())
+        self.hits = self.misses = self.damaged = self.refused = 0
+
+    def get(self, key: str) -> pa.Table | None:
+        """The table that was put under ``key``, or None."""
+        path = self._path(key)
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            self.misses += 1
+            return None
+        if raw[:_DIGEST_BYTES] != _digest(raw[_DIGEST_BYTES:]):
+            self.damaged += 1
+            log.warning("%s: damaged, read from its source again", path)
+            path.unlink(missing_ok=True)
+            return None
+        self.hits += 1
+        with contextlib.suppress(FileNotFoundError):  # another rank has just trimmed it
+            os.utime(path)
+        return pa.ipc.open_stream(pa.py_buffer(raw)[_DIGEST_BYTES:]).read_all()
+
+    def put(self, key: str, table: pa.Table) -> None:
+        """Keeps ``table``. A disk that refuses is logged and counted; the rows are there all the same."""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+        payload = sink.getvalue().to_pybytes()
+        temporary = self._folder / f".{secrets.token_hex(8)}"
+        try:
+            temporary.write_bytes(_digest(payload) + payload)
+            temporary.replace(self._path(key))
+        except OSError as error:
+            self.refused += 1
+            log.warning("%s: not kept: %s", temporary.parent, error.strerror)
+            temporary.unlink(missing_ok=True)
+            return
+        with self._lock:
+            self._used += _DIGEST_BYTES + len(payload)
+            if self._used > self._limit:
+                self._trim()
+
+    def _trim(self) -> None:
+        """Counts anew, as other ranks write here too, and drops the oldest files."""
+        files = sorted(self._files())
+        self._used = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if self._used <= _TRIM_TO * self._limit:
+                return
+            path.unlink(missing_ok=True)
+            self._used -= size
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        found = []
+        for path in self._folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):
+                state = path.stat()
+                found.append((state.st_mtime, state.st_size, path))
+        return found
+
+    def _path(self, key: str) -> Path:
+        return self._folder / (hashlib.blake2b(key.encode(), digest_size=16).hexdigest() + _SUFFIX)
+
+
+def _digest(payload: bytes) -> bytes:
+    return hashlib.blake2b(payload, digest_size=_DIGEST_BYTES).digest()
