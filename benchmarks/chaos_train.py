@@ -32,7 +32,13 @@ from cluster import storage
 from tests.trainer.synthetic import write_corpus
 from trainer.checkpoint_format import MANIFEST, MODEL, OPTIMIZER, scan
 
-STEPS, EVERY, KEEP = 48, 4, 2
+STEPS, EVERY, KEEP, MAX_FAILED = 48, 4, 2, 3
+TITLE = "Trainings broken in every way we know"
+EXPLAINED = (
+    f"Each run has {STEPS} steps and a checkpoint every {EVERY} steps; a step takes about as long as a save"
+    " here, so a save is in flight at most moments of death. Steps repeated: those that the life before had"
+    " made and the next life made again."
+)
 FAULTS_BESIDE = ("second trainer under the same name", "world size changes")
 FAULTS_DAMAGE = ("byte flipped", "file cut", "file deleted", "manifest cut", "manifest deleted")
 FAULTS_S3 = ("S3 frozen 2 s", "S3 killed and restarted", "bad network", "S3 denies one save")
@@ -80,7 +86,7 @@ def write_config(folder: Path, manifest: Path, uri: str, dropout: float) -> Path
         "data": {"manifest": str(manifest), "read_threads": 1},
         "model": {**model, "max_positions": 64, "hidden_dropout": dropout},
         "phases": [{**phase, "steps": STEPS}],
-        "checkpoints": {"every_steps": EVERY, "every_seconds": None, "keep": KEEP},
+        "checkpoints": {"every_steps": EVERY, "every_seconds": None, "keep": KEEP, "max_failed": MAX_FAILED},
         "logging": {"every_steps": 1, "tensorboard": False},
         "workers": {"collective_timeout_seconds": 15},
     }
@@ -185,7 +191,7 @@ def examine(run: Run, life: Life, before: int) -> None:
     # Up to one interval; the save that was due may have been in flight; failed and damaged ones are lost.
     in_flight = before < done - done % EVERY
     lost = sum(step > before for step in run.broken.values()) + earlier[-1].failed_saves
-    lost += earlier[-1].fault.kind == "disk full until the run stops"
+    lost += MAX_FAILED * (earlier[-1].fault.kind == "disk full until the run stops")
     run.check(repeated <= EVERY * (1 + in_flight + lost), f"{repeated} steps repeated after {kind!r}")
     if run.happened:
         run.repeated.append((kind, repeated))
@@ -363,7 +369,9 @@ def main() -> int:
     text = "\n".join(lines)
     print(text)
     if arguments.table:
-        arguments.table.write_text(f"# Chaos\n\n    {' '.join(['python', *sys.argv])}\n\n{text}\n")
+        command = f"PYTHONPATH=. python {' '.join(sys.argv)}"
+        about = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, torch {torch.__version__}."
+        arguments.table.write_text(f"# {TITLE}\n\n    {command}\n\n{about} {EXPLAINED}\n\n{text}\n")
     return 1 if " 0 promises were broken" not in text else 0
 
 

@@ -180,9 +180,7 @@ def main() -> None:
         for length, groups in ((128, GROUPS), (512, GROUPS // 4))
     }
     manifest = arguments.manifest or write_manifest(folder, "manifest.json", shards)
-    print(
-        "| length | ranks | global batch | masks | window | tokens/s of a core | packing | GPUs per core |"
-    )
+    print("| length | ranks | global batch | masks | window | tokens/s of a core | packing | GPUs per core |")
     print("|---|---|---|---|---|---|---|---|")
     lengths = sorted({one["max_seq_length"] for one in json.loads(manifest.read_bytes())["sets"]})
     for length in lengths:

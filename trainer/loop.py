@@ -22,7 +22,7 @@ from cluster import storage
 from schemas.errors import BertmillError, CheckpointError, ConfigError
 from schemas.randomness import key_from_text
 from trainer.batches import StepBatches
-from trainer.checkpoint import CheckpointStore
+from trainer.checkpoint import CheckpointStore, LoadedCheckpoint, open_checkpoint
 from trainer.config import TrainConfig
 from trainer.evaluate import evaluate
 from trainer.metrics import Meter, Record, RunLog, figures
@@ -116,7 +116,8 @@ class Trainer:
 
     def _take_over(self, cleanup: ExitStack) -> None:
         """Claims the run, loads its newest checkpoint, opens the log and says so there."""
-        attempt, found, error = 0, None, None
+        attempt, error = 0, None
+        verified: LoadedCheckpoint | None = None
         changes: list[str] = []
         if self.ranks.rank == 0:
             settings = self.config.checkpoints
@@ -124,14 +125,18 @@ class Trainer:
             cleanup.callback(self._await_saves, self.store)
             try:
                 attempt = self.store.claim()
-                found = newest_checkpoint(self.store, restart=self.config.run.restart)
+                verified = newest_checkpoint(self.store, restart=self.config.run.restart)
             except BertmillError as caught:
                 error = caught
         self.ranks.fail_together(error)
-        attempt, found = self.ranks.from_first((attempt, found))
+        attempt, found = self.ranks.from_first((attempt, verified.uri if verified else None))
         self.taken_over: str | None = found
         if found is not None:
-            self.position, changes = restore(found, self.config, self.data.corpus, self.network, self.guard)
+            # Rank 0 has read every byte of it already.
+            checkpoint = verified or open_checkpoint(found)
+            self.position, changes = restore(
+                checkpoint, self.config, self.data.corpus, self.network, self.guard
+            )
             self._check_position()
         for change in changes:
             log.warning("run %s goes on with a changed config: %s", self.config.run.name, change)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from schemas.errors import CheckpointError, ConfigError
-from trainer.checkpoint import CheckpointStore, open_checkpoint
+from trainer.checkpoint import CheckpointStore, LoadedCheckpoint
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
 from trainer.prepare import Network
@@ -49,13 +49,13 @@ class Position:
     last_loss: float | None = None
 
 
-def newest_checkpoint(store: CheckpointStore, *, restart: bool) -> str | None:
-    """The URI of the newest verified checkpoint; None for a run that begins.
+def newest_checkpoint(store: CheckpointStore, *, restart: bool) -> LoadedCheckpoint | None:
+    """The newest verified checkpoint; None for a run that begins.
 
     Raises CheckpointError when there are checkpoints but none is good, unless ``restart``.
     """
     try:
-        found = store.latest_verified()
+        return store.latest_verified()
     except CheckpointError as error:
         if not restart:
             raise CheckpointError(
@@ -63,10 +63,6 @@ def newest_checkpoint(store: CheckpointStore, *, restart: bool) -> str | None:
             ) from error
         log.warning("%s; starting again at step 0 because run.restart is set", error)
         return None
-    if found is None:
-        return None
-    found.close()
-    return found.uri
 
 
 def state_of(
@@ -88,13 +84,13 @@ def state_of(
 
 
 def restore(
-    uri: str, config: TrainConfig, corpus: Corpus, network: Network, guard: SpikeGuard
+    found: LoadedCheckpoint, config: TrainConfig, corpus: Corpus, network: Network, guard: SpikeGuard
 ) -> tuple[Position, list[str]]:
     """Loads the checkpoint into ``network`` and ``guard``; its position, and the changes of the config.
 
     Raises ConfigError for changes that the config does not accept, CheckpointError.
     """
-    with open_checkpoint(uri) as checkpoint:
+    with found as checkpoint:
         before = checkpoint.trainer["identity"]
         now = identity(config, corpus.digest)
         changes = check_identity(before, now, config.run.name, config.run.accept_changes)
@@ -104,7 +100,7 @@ def restore(
         network.optimizer.load_state_dict(state["optimizer"])
     except (RuntimeError, ValueError) as error:
         raise CheckpointError(
-            f"{uri}: does not fit the model: {' '.join(str(error).split())[:300]}"
+            f"{found.uri}: does not fit the model: {' '.join(str(error).split())[:300]}"
         ) from error
     guard.load(state["trainer"]["guard"])
     return Position(**state["trainer"]["position"]), changes
