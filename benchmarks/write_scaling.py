@@ -59,6 +59,18 @@ def build_table() -> str:
     return "\n".join([*table(head, rows), "", notes])
 
 
+def cores_table() -> str:
+    """Seconds of each stage on one core and on two, as measured."""
+    found = load_rates()["build"]["two_core_speedup"]
+    if not found:
+        return "Not measured yet: `python benchmarks/stage_scaling.py configs/demo.yaml --write`."
+    rows = [
+        [name, f"{one:.1f} s", f"{two:.1f} s", f"{found['ratios'][name]:.2f}"]
+        for name, (one, two) in found["seconds"].items()
+    ]
+    return "\n".join([*table(["stage", "1 core", "2 cores", "ratio"], rows), "", f"By {found['measured']}."])
+
+
 def training_table() -> str:
     """Time and cost of BERT-base and BERT-large by number of GPUs."""
     rates = load_rates()
@@ -85,6 +97,7 @@ def filled(text: str) -> str:
     parts = {
         "build": build_table(),
         "training": training_table(),
+        "cores": cores_table(),
         "sources": "\n".join(
             f"- {name}: {rates[name]['measured']}" for name in ("build", "corpus", "training")
         ),

@@ -9,12 +9,13 @@ import yaml
 
 from cluster import storage
 from cluster.job_paths import lasting
+from cluster.metrics import BuildMetrics
 from cluster.ray_connection import connect, quiet_ray_data
 from pipeline.commit import stable_hash
 from pipeline.config import BuildConfig
 from pipeline.instance_counts import pair_warnings
 from pipeline.plan import plan_units
-from pipeline.progress import clock
+from pipeline.progress import clock, watched_by
 from pipeline.publish import StageResults, publish
 from pipeline.ray_stage import persistently
 from pipeline.report.tables import closing_table, plan_table
@@ -23,6 +24,7 @@ from pipeline.stage_extract import run_extract
 from pipeline.stage_instances import run_instances
 from pipeline.stage_split import run_split
 from pipeline.stage_vocabulary import run_vocabulary
+from pipeline.units import Unit
 from pipeline.vocabulary import load_vocabulary
 from schemas.documents import DOCUMENTS_VERSION
 from schemas.errors import ConfigError, CorpusError
@@ -49,6 +51,16 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     units = plan_units(config)
     connect(num_cpus=num_cpus)
     quiet_ray_data()
+    # The output's last folder names the build on Ray's metrics endpoint.
+    with watched_by(BuildMetrics(config.output.rstrip("/").rpartition("/")[2])):
+        manifest = _run_stages(config, units)
+    LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
+    took = clock(time.monotonic() - started)
+    return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"
+
+
+def _run_stages(config: BuildConfig, units: list[Unit]) -> dict[str, Any]:
+    """All stages in order, each going on where it was; the manifest."""
     work = storage.join(config.output, "work")
     extracted = persistently("extract", lambda: run_extract(config, work, units))
     deduplicated = persistently("dedup", lambda: run_dedup(config, work, extracted))
@@ -62,10 +74,7 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     for line in pair_warnings(next(iter(made.counts.values()), {})):
         LOG.warning("instances: %s", line)
     results = StageResults(extracted, deduplicated, split, vocabulary, made)
-    manifest = publish(config, config_hash(config), results)
-    LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
-    took = clock(time.monotonic() - started)
-    return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"
+    return publish(config, config_hash(config), results)
 
 
 def config_hash(config: BuildConfig) -> str:

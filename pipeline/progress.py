@@ -2,9 +2,44 @@
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 LOG = logging.getLogger("bertmill.build")
+
+
+class Watcher(Protocol):
+    """Who is told of a build's progress beside the log."""
+
+    def planned(self, stage: str, units: int) -> None:
+        """A stage begins, with ``units`` units in all."""
+
+    def done(self, stage: str, units: int, rate: float) -> None:
+        """``units`` units are committed; ``rate`` is the stage's amount a second."""
+
+    def failed(self, stage: str) -> None:
+        """The stage has failed for good."""
+
+
+_watchers: list[Watcher] = []
+
+
+@contextmanager
+def watched_by(watcher: Watcher) -> Iterator[None]:
+    """Tells ``watcher`` of all stages that run inside."""
+    _watchers.append(watcher)
+    try:
+        yield
+    finally:
+        _watchers.remove(watcher)
+
+
+def tell_failed(stage: str) -> None:
+    """Tells the watchers that ``stage`` has failed for good."""
+    for watcher in _watchers:
+        watcher.failed(stage)
 
 
 def clock(seconds: float) -> str:
@@ -31,6 +66,9 @@ class Progress:
     def __post_init__(self) -> None:
         again = f", {self.skipped} done before" if self.skipped else ""
         LOG.info("%s: %d units to do%s", self.stage, self.total, again)
+        for watcher in _watchers:
+            watcher.planned(self.stage, self.total + self.skipped)
+            watcher.done(self.stage, self.skipped, 0.0)
 
     def advance(self, amount: float) -> None:
         """One more unit is done."""
@@ -44,6 +82,8 @@ class Progress:
         left = (self.total - self.done) * seconds / self.done
         share = 100 * self.done / max(self.total, 1)
         rate = self.amount / self.amount_scale / seconds
+        for watcher in _watchers:
+            watcher.done(self.stage, self.done + self.skipped, rate)
         tail = f"eta {clock(left)}" if self.done < self.total else f"took {clock(seconds)}"
         LOG.info(
             "%s: %d of %d units (%.0f %%), %.2f %s/s, %s",

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import ray
 
+from pipeline.progress import tell_failed
 from schemas.errors import BertmillError
 
 BUCKET = "bucket"
@@ -41,16 +42,17 @@ def persistently(name: str, stage: Callable[[], Result]) -> Result:
     that waits for a lost object, none is left to compute it. The reduction then gives up (see
     quiet_ray_data), and the stage is begun again, at most four times.
     """
-    for attempt in range(1, _ATTEMPTS):
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
             return stage()
         except Exception as error:
             passing = _cause(error, _PASSING)
-            if passing is None:
+            if passing is None or attempt == _ATTEMPTS:
+                tell_failed(name)
                 raise
             reason = type(passing).__name__
             LOG.warning("%s: broken off (%s), attempt %d; going on from what is done", name, reason, attempt)
-    return stage()
+    raise AssertionError("the last attempt returns or raises")
 
 
 @contextmanager

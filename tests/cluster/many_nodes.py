@@ -54,7 +54,7 @@ class Cluster:
         self.dashboard = f"http://{head.address}:8265"
         self._gcs = f"{head.address}:6379"
         self._start(head, "head", [
-            "--head", "--port=6379", "--num-cpus=0", "--ray-client-server-port=0",
+            "--head", "--port=6379", "--num-cpus=0",
             f"--dashboard-host={head.address}", "--dashboard-port=8265",
         ])  # fmt: skip
 
