@@ -5,6 +5,7 @@ sequence and computes attention within each, with the kernel that suits: variabl
 attention (``torch.nn.attention.varlen``) straight on the flat tensors, or SDPA on padded rows.
 """
 
+import inspect
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,6 +18,8 @@ from schemas.errors import ConfigError
 from trainer.model_config import ModelConfig
 
 FULL = (-1, -1)
+# The first releases of the kernel had none.
+_HAS_WINDOWS = "window_size" in inspect.signature(varlen_attn).parameters
 
 
 class Reach(NamedTuple):
@@ -51,16 +54,12 @@ class VarlenLayout:
         """See Layout. Raises ValueError for a dropout above 0, which the kernel would ignore."""
         if dropout > 0:
             raise ValueError("the variable-length kernel has no attention dropout")
-        mixed = varlen_attn(
-            query,
-            key,
-            value,
-            self.cu_seqlens,
-            self.cu_seqlens,
-            self.max_seqlen,
-            self.max_seqlen,
-            window_size=(reach.before, reach.after),
-        )
+        bounds, longest = self.cu_seqlens, self.max_seqlen
+        if reach == FULL:
+            mixed = varlen_attn(query, key, value, bounds, bounds, longest, longest)
+        else:
+            window = (reach.before, reach.after)
+            mixed = varlen_attn(query, key, value, bounds, bounds, longest, longest, window_size=window)
         assert isinstance(mixed, Tensor)  # noqa: S101 - a tuple only comes when return_aux asks for one
         return mixed
 
@@ -168,6 +167,8 @@ def _varlen_obstacle(config: ModelConfig, device: torch.device, dtype: torch.dty
         return "the variable-length kernel needs compute capability 8.0 or above"
     if config.attention_dropout > 0:
         return f"attention_dropout {config.attention_dropout} is not possible with the variable-length kernel"
+    if (config.local_window or config.left_to_right) and not _HAS_WINDOWS:
+        return f"the variable-length kernel of torch {torch.__version__} has no windows"
     if config.head_size % 8 or config.head_size > 256:
         return f"the variable-length kernel needs a head size of 8, 16, ... 256, this has {config.head_size}"
     return None
