@@ -1,5 +1,6 @@
 """Stage extract: every work unit to a documents part and a funnel of what was kept and skipped."""
 
+import hashlib
 import logging
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from pipeline.progress import Progress
 from pipeline.ray_stage import Row, map_units
 from pipeline.units import Unit
 from schemas.documents import DOCUMENTS, DOCUMENTS_VERSION
+from schemas.errors import ConfigError
 
 LOG = logging.getLogger("bertmill.build")
 
@@ -41,6 +43,13 @@ class Extracted:
 def extract_folder(config: BuildConfig, work_uri: str, units: list[Unit]) -> StageFolder:
     """The stage's folder; it depends on the sources as planned and on how they are cleaned."""
     inputs = [[unit.to_record() for unit in units], config.extraction.model_dump(mode="json")]
+    rules = config.extraction.template_rules
+    if rules is not None:
+        # The file may change under the same name.
+        try:
+            inputs.append(hashlib.sha256(storage.read_bytes(rules)).hexdigest())
+        except FileNotFoundError as error:
+            raise ConfigError(f"extraction.template_rules: {rules}: no such file") from error
     return StageFolder.create(work_uri, "extract", DOCUMENTS_VERSION, *inputs)
 
 

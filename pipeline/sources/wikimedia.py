@@ -58,7 +58,7 @@ def plan_dump(
     compression = compression_of(uri, found.head)
     head, encoding = _read_head(uri, compression, size)
     header = parse_header(head, uri, lang)
-    base = Unit(
+    whole = Unit(
         source=source,
         kind="wikimedia",
         uri=uri,
@@ -76,18 +76,23 @@ def plan_dump(
         rooted=header.rooted,
         notes=header.notes,
     )
-    if compression == "bz2" and (index_uri := index or find_index(uri)):
-        cuts = read_index(index_uri, uri, size).cuts(unit_bytes)
-        return [replace(base, start=start, end=end, expected_pages=pages) for start, end, pages in cuts]
-    if size <= unit_bytes:
-        return [base]
-    if encoding != "utf-8" or compression not in ("", "bz2"):
-        note = f"{compression or encoding} data, which cannot be cut: one unit"
-    elif compression == "bz2" and not _has_many_streams(uri, size):
+    return _cut(whole, index, unit_bytes)
+
+
+def _cut(whole: Unit, index: str | None, unit_bytes: int) -> list[Unit]:
+    """The units of a file, given as one: by its index, at even byte ranges, or the one with a note."""
+    if whole.compression == "bz2" and (index_uri := index or find_index(whole.uri)):
+        cuts = read_index(index_uri, whole.uri, whole.size).cuts(unit_bytes)
+        return [replace(whole, start=start, end=end, expected_pages=pages) for start, end, pages in cuts]
+    if whole.size <= unit_bytes:
+        return [whole]
+    if whole.encoding != "utf-8" or whole.compression not in ("", "bz2"):
+        note = f"{whole.compression or whole.encoding} data, which cannot be cut: one unit"
+    elif whole.compression == "bz2" and not _has_many_streams(whole.uri, whole.size):
         note = "a single bz2 stream, which cannot be cut: one unit"
     else:
-        return [replace(base, start=start, end=end) for start, end in even_cuts(size, unit_bytes)]
-    return [replace(base, notes=(*header.notes, note))]
+        return [replace(whole, start=start, end=end) for start, end in even_cuts(whole.size, unit_bytes)]
+    return [replace(whole, notes=(*whole.notes, note))]
 
 
 def _read_head(uri: str, compression: str, size: int) -> tuple[bytes, str]:
