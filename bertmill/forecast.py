@@ -14,6 +14,7 @@ from typing import Any
 from pipeline.config import BuildConfig
 from schemas.errors import ConfigError
 from trainer.config import Phase, TrainConfig
+from trainer.flops import training_flops
 from trainer.model_config import ModelConfig
 
 Rates = Mapping[str, Any]
@@ -216,10 +217,7 @@ def parameters(model: ModelConfig) -> float:
 
 def row_flops(model: ModelConfig, length: int, masked_share: float = 0.15) -> float:
     """Arithmetic of a full row, forward and backward, with the head on masked positions only."""
-    layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
-    attention = 2 * length * model.hidden_size
-    head = masked_share * model.hidden_size * (model.vocab_size + model.hidden_size)
-    return 6.0 * length * (model.layers * (layer + attention) + head)
+    return training_flops(model, length, length**2, masked_share * length)
 
 
 def training_cost(phases: list[PhaseForecast], gpus: int, rates: Rates) -> float:

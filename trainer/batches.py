@@ -90,6 +90,8 @@ class StepBatches:
     """Real tokens of this rank."""
     global_tokens: int
     """Real tokens of all ranks."""
+    global_squares: int
+    """Sum of the squared lengths of the rows of all ranks."""
     masked: int
     labelled: int
 
@@ -208,6 +210,7 @@ class BatchReader:
             epoch=int(places.epoch.min()),
             tokens=int(table.lengths.sum()),
             global_tokens=int(lengths.sum()),
+            global_squares=int((lengths**2).sum()),
             masked=int(table.masked_sizes.sum()),
             labelled=int((table.labels != NO_LABEL).sum()),
         )

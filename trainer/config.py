@@ -34,6 +34,8 @@ class Data(Section):
 
     manifest: str
     """The corpus manifest: a path or URI."""
+    vocabulary_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+    """Refuse a corpus of another vocabulary than this one."""
     masking: Literal["static", "dynamic"] = "static"
     """The masks of the shards, or fresh ones for every epoch by the corpus' own masking rule."""
     shuffle_window: Annotated[int, Field(ge=1, le=1024)] = 8

@@ -121,7 +121,7 @@ def check_model(
     corpus: Corpus, *, vocab_size: int, pairs: bool, max_positions: int, lengths: Iterable[int]
 ) -> None:
     """Raises ConfigError when a model of these sizes cannot be trained on ``corpus``."""
-    if vocab_size < corpus.vocab_size:
+    if vocab_size != corpus.vocab_size:
         raise ConfigError(
             f"model: vocabulary of {vocab_size}, but {corpus.uri} has {corpus.vocab_size} pieces"
         )

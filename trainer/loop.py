@@ -25,6 +25,7 @@ from trainer.batches import StepBatches
 from trainer.checkpoint import CheckpointStore, LoadedCheckpoint, open_checkpoint
 from trainer.config import TrainConfig
 from trainer.evaluate import evaluate
+from trainer.flops import peak_flops, training_flops
 from trainer.metrics import Meter, Record, RunLog, figures
 from trainer.optim import set_learning_rate, skip_step
 from trainer.plan import StepPlan
@@ -288,6 +289,7 @@ class Trainer:
         self.position.tokens += batches.global_tokens
         self.meter.steps += 1
         self.meter.tokens += batches.global_tokens
+        self.meter.squares += batches.global_squares
         self.meter.room += plan.micro_batch_tokens * len(batches.micro_batches) * ranks
         rows = batches.samples.tolist()
         self._skips.append((plan.step, rows, norm, skip))
@@ -302,7 +304,8 @@ class Trainer:
     def _write_figures(self, batches: StepBatches) -> None:
         """One line of the log; the only place where the loop waits for the device."""
         record = figures(self.ranks.sum_on_device(self.meter.statistics), self.data.corpus.languages)
-        timing, norm = self.meter.timing(), float(self._skips[-1][2])
+        norm = float(self._skips[-1][2])
+        timing = {**self.meter.timing(), **self._utilisation(record)}
         if record["targets"]:
             self.position.last_loss = record["loss"]
             if self.position.first_loss is None:
@@ -338,6 +341,19 @@ class Trainer:
         held_out, network = self.held_out[plan.max_seq_length], self.network
         found = evaluate(network.model, held_out, self.ranks, network.precision)
         self.log.evaluated(self.position.step, found)
+
+    def _utilisation(self, record: Record) -> Record:
+        """The share of the devices' peak arithmetic in use, and what the last checkpoint cost."""
+        found: Record = {}
+        peak = peak_flops(self.ranks.device, self.network.precision)
+        if peak is not None:
+            meter, targets = self.meter, record.get("masked_tokens", 0)
+            used = training_flops(self.network.config, meter.tokens, meter.squares, targets)
+            found["mfu"] = used / (meter.seconds * self.ranks.world_size * peak)
+        saved = self.store.last_committed if self.store else None
+        if saved is not None:
+            found |= {"checkpoint_seconds": saved.seconds, "checkpoint_stall_seconds": saved.stall}
+        return found
 
     def _warn_of_labels(self, record: Record) -> None:
         """Says once that nearly all pairs have one label: their accuracy then means nothing."""

@@ -198,6 +198,7 @@ def _figures_of(sums: Tensor) -> Record:
     parts = []
     if value["token_count"]:
         parts.append(value["token_loss"] / value["token_count"])
+        found["masked_tokens"] = int(value["token_count"])
         found["token_loss"] = parts[-1]
         found["token_accuracy"] = value["token_correct"] / value["token_count"]
     if value["pair_count"]:
@@ -225,14 +226,20 @@ class Meter:
         """Begins a new stretch."""
         self.statistics = self._zero.clone()
         self.tokens = 0
+        self.squares = 0
         self.room = 0
         self.steps = 0
         self.waited = 0.0
         self.started = time.monotonic()
 
+    @property
+    def seconds(self) -> float:
+        """Since the last reset; never 0."""
+        return max(time.monotonic() - self.started, 1e-9)
+
     def timing(self) -> Record:
         """Throughput of all ranks together since the last reset."""
-        seconds = max(time.monotonic() - self.started, 1e-9)
+        seconds = self.seconds
         return {
             "tokens_per_second": round(self.tokens / seconds, 1),
             "step_seconds": round(seconds / max(self.steps, 1), 6),

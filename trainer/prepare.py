@@ -172,6 +172,9 @@ def _loss(
 def model_config(config: TrainConfig, corpus: Corpus) -> ModelConfig:
     """The model's config with the corpus' vocabulary. Raises ConfigError when the two do not fit."""
     model = config.model
+    pinned, found = config.data.vocabulary_sha256, corpus.manifest["vocabulary"]["sha256"]
+    if pinned not in (None, found):
+        raise ConfigError(f"data.vocabulary_sha256: {pinned}, but the vocabulary of {corpus.uri} is {found}")
     check_model(
         corpus,
         vocab_size=model.vocab_size or corpus.vocab_size,

@@ -318,6 +318,10 @@ def test_objective_and_positions_have_to_fit(tmp_path, manifest):  # trainer-033
     config = train_config(tmp_path, manifest)
     with pytest.raises(ConfigError, match=r"model.pair_objective: sop, but .* was built for nsp"):
         run({**config, "model": {**config["model"], "pair_objective": "sop"}})
+    with pytest.raises(ConfigError, match=r"vocabulary of 300, but .* has 200 pieces"):
+        run({**config, "model": {**config["model"], "vocab_size": 300}})
+    with pytest.raises(ConfigError, match=r"data.vocabulary_sha256: 0{64}, but the vocabulary of"):
+        run({**config, "data": {**config["data"], "vocabulary_sha256": "0" * 64}})
     with pytest.raises(ConfigError, match="16 positions are too few for max_seq_length 32"):
         run({**config, "model": {**config["model"], "max_positions": 16}})
     with pytest.raises(ConfigError, match=r"phases.0.max_seq_length: .* no sequences of 48"):
