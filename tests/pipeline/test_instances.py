@@ -286,6 +286,16 @@ def test_a_word_longer_than_the_row_is_cut_too() -> None:
     assert total(made.counts).tokens_used == 100
 
 
+def test_tokens_are_cut_from_either_end_with_equal_chance() -> None:
+    # Two sentences of 40 tokens in rows of 40: 20 are cut from each, by 20 tosses of a coin.
+    source = traceable([Made([40, 40], "und") for _ in range(300)])
+    table = make_instances(source.bucket, source.settings(max_seq_length=43, short_seq_prob=0.0), 1, 0).table
+    front = [(part[0] - FIRST) % 40 for row in table.to_pylist() for part in segments(row)]
+    assert all(row["length"] == 43 for row in table.to_pylist())
+    assert np.mean(front) == pytest.approx(10, abs=0.4)
+    assert np.var(front) == pytest.approx(5, abs=1)
+
+
 def test_passes_and_lengths_give_other_rows() -> None:
     source = traceable([Made([9] * 30) for _ in range(5)])
     tables = [make_instances(source.bucket, source.settings(), 5, number).table for number in range(2)]
