@@ -181,6 +181,7 @@ def check_counts(
 def test_the_rows_do_not_depend_on_the_order_of_arrival(
     documents: list[Made], chosen: dict[str, Any], data: st.DataObject
 ) -> None:
+    """Case pipeline-032."""
     source = traceable(documents)
     setup = source.settings(**chosen)
     order = data.draw(st.permutations(range(len(documents))))
@@ -248,6 +249,7 @@ def test_one_sentence_documents_are_only_random_or_left_over() -> None:
 
 
 def test_a_book_with_a_blank_line_after_every_sentence_is_warned_of() -> None:
+    """Case pipeline-016."""
     source = traceable([Made([12], "en") for _ in range(500)] + [Made([9] * 20, "fi") for _ in range(20)])
     counts = make_instances(source.bucket, source.settings(), 1, 0).counts
     assert (counts["en"].median_sentences, counts["fi"].median_sentences) == (1, 16)

@@ -25,6 +25,7 @@ GOLDEN = [
 def test_golden_hashes_of_the_original(
     row: tuple[int, int, int, int, bool, int, float, int, int, int, int, int, str],
 ) -> None:
+    """Cases pipeline-001 to pipeline-005."""
     seed, length, predictions, passes, whole_word, documents, short, *facts, expected = row
     rules = Rules(length, predictions, short, whole_word)
     instances = compatible_instances(golden_corpus(documents), golden_vocabulary(), rules, seed, passes)

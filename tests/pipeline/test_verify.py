@@ -98,6 +98,16 @@ def test_an_extra_shard(corpus: SmallCorpus) -> None:
     assert "train-0-00077.parquet: lies beside the shards" in problems(corpus)
 
 
+def test_empty_files_beside_good_shards(corpus: SmallCorpus) -> None:
+    """Case pipeline-020: the trainer goes by the manifest, and verify names them."""
+    beside = corpus.shard(0).parent
+    (beside / "x.parquet").write_bytes(b"")
+    pq.write_table(SHARD.empty_table(), beside / "y.parquet")
+    found = problems(corpus)
+    assert "x.parquet: lies beside the shards" in found
+    assert "y.parquet: lies beside the shards" in found
+
+
 def test_another_vocabulary(corpus: SmallCorpus) -> None:
     path = corpus.folder / "tokenizer" / "vocab.txt"
     path.write_text(path.read_text().replace("w499", "w500"))
