@@ -1,0 +1,31 @@
+"""Both jobs on hosts that share nothing but an object store, power cuts in each, against one machine."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cluster import hosts, many_nodes
+
+
+@pytest.mark.slow
+@pytest.mark.ray
+@pytest.mark.s3
+@pytest.mark.timeout(3000)
+def test_many_nodes_with_power_cuts_give_the_bytes_of_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not os.environ.get("BERTMILL_MANY_NODES"):
+        pytest.skip("takes ten minutes of two cores: set BERTMILL_MANY_NODES=1 to run it")
+    lacking = hosts.missing()
+    if lacking is not None:
+        pytest.skip(lacking)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3"):
+        monkeypatch.setenv(name, "")  # put back afterwards
+    seen = many_nodes.run(tmp_path)
+    assert [kill["stage"] for kill in seen["build"]["killed"]] == ["extract", "instances"]
+    # The power cuts fell into the stages, not after them.
+    assert seen["build"]["killed"][0]["units done"] < seen["build"]["units"]
+    assert seen["build"]["killed"][1]["units done"] < seen["build"]["slots"]
+    assert seen["pretrain"]["attempts"] == 2
+    assert seen["single"]["equal files"] > 5
