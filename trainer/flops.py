@@ -1,8 +1,11 @@
 """The arithmetic that training needs, and what devices could do at most: their quotient is the MFU."""
 
-import torch
+from typing import TYPE_CHECKING
 
 from trainer.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    import torch
 
 # Dense bf16 (V100, T4: fp16) TFLOP/s from NVIDIA's data sheets; the first name that fits counts.
 _PEAK_TFLOPS = {
@@ -40,8 +43,11 @@ def training_flops(model: ModelConfig, tokens: float, squares: float, targets: f
     return 6.0 * products
 
 
-def peak_flops(device: torch.device, precision: torch.dtype) -> float | None:
+def peak_flops(device: "torch.device", precision: "torch.dtype") -> float | None:
     """Operations per second that the device could do in bf16; None where that is not known."""
+    # The counting above is used by the console command, which must start without loading torch.
+    import torch
+
     if device.type != "cuda" or precision != torch.bfloat16:
         return None
     name = torch.cuda.get_device_name(device)

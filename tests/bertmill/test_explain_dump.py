@@ -35,3 +35,9 @@ def test_real_dumps_balance() -> None:
         assert answer["pages_seen"] == len(answer["kept"]) + sum(answer["skipped"].values()) > 0
     with pytest.raises(InputError, match="error-page"):
         explain([str(CASES / "error-page.xml.bz2")])
+
+
+def test_the_console_command_starts_without_the_large_libraries() -> None:
+    code = "import sys, bertmill.cli; print(sorted({'torch', 'ray', 'transformers', 'datasets'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
