@@ -38,6 +38,7 @@ def test_real_dumps_balance() -> None:
 
 
 def test_the_console_command_starts_without_the_large_libraries() -> None:
-    code = "import sys, bertmill.cli; print(sorted({'torch', 'ray', 'transformers', 'datasets'} & set(sys.modules)))"
+    large = {"torch", "ray", "transformers", "datasets"}
+    code = f"import sys, bertmill.cli; print(sorted({large!r} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
