@@ -80,6 +80,9 @@ class Dedup(Section):
     """Drop documents that share most of their word 5-grams with one of a smaller key."""
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.8
     """Similarity from which two documents count as near duplicates."""
+    max_paragraph_documents: Annotated[int, Field(ge=1)] | None = None
+    """Paragraphs of five words or more that stand in more documents than this are cut out of all of
+    them; documents without any other text go. Default: no paragraph is cut out."""
     evaluation: list[str] = []
     """Files or globs of evaluation sets (text, TSV, JSON, JSON lines; .gz, .bz2, .xz or .zst). Documents
     that share a run of 13 words with one of them, or of 40 signs in scripts without spaces, are dropped
@@ -101,7 +104,7 @@ class Vocabulary(Section):
     for a cased vocabulary, strip_letters for an uncased one, strip for an uncased one from a file."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Exponent on the languages' shares of words (mBERT)."""
-    min_count: Annotated[int, Field(ge=1)] = 2
+    min_count: Annotated[int, Field(ge=1)] = 1
     """Words seen less often are not used for training; single characters always are, and words of
     scripts without spaces, which seldom come twice."""
     max_words: Annotated[int, Field(ge=1000)] = 500_000

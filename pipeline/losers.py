@@ -1,10 +1,16 @@
 """Documents that go: where they lie, why, and which one stays instead."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cluster import storage
 from pipeline.stage_extract import Part
+
+_ROWS_AT_ONCE = 1024
 
 # Where a document lies, and why it goes.
 LOSERS = pa.schema(
@@ -28,3 +34,23 @@ def kept_rows(losers: pa.Table, part: Part) -> npt.NDArray[np.bool_]:
     kept = np.ones(part.rows, dtype=np.bool_)
     kept[losers["row"].slice(first, last - first).to_numpy()] = False
     return kept
+
+
+@dataclass(frozen=True)
+class Gone:
+    """All that dedup takes out: whole documents, and paragraphs by hash (ascending)."""
+
+    losers: pa.Table
+    paragraphs: npt.NDArray[np.uint64]
+
+
+def chosen_batches(
+    part: Part, chosen: npt.NDArray[np.bool_], columns: list[str]
+) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
+    """Row numbers and columns of the chosen rows of a part, some at a time."""
+    start = 0
+    for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+        flags = chosen[start : start + batch.num_rows]
+        if flags.any():
+            yield start + np.flatnonzero(flags), pa.Table.from_batches([batch]).filter(pa.array(flags))
+        start += batch.num_rows

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cluster import storage
-from pipeline.losers import kept_rows
+from pipeline.dedup.paragraphs import without_paragraphs
+from pipeline.losers import Gone, kept_rows
 from pipeline.stage_extract import Part
 from schemas.randomness import key_from_text, uniform
 
@@ -28,14 +29,15 @@ class Split:
         return uniform(self.seed, key_from_text("split"), words) < self.validation_share
 
 
-def read_kept(part: Part, losers: pa.Table, columns: list[str]) -> Iterator[pa.Table]:
-    """The kept rows of a part, a few thousand at a time."""
-    kept = kept_rows(losers, part)
-    file = storage.parquet_file(part.uri)
+def read_kept(part: Part, gone: Gone, columns: list[str]) -> Iterator[pa.Table]:
+    """The kept rows of a part, a few thousand at a time, without the paragraphs that are cut out."""
+    kept = kept_rows(gone.losers, part)
+    cutting = len(gone.paragraphs) > 0 and {"sentences", "text_bytes"} & set(columns)
+    read = sorted({*columns, "sentences", "paragraph_sentences"}) if cutting else columns
     start = 0
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+    for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=read):
         chosen = kept[start : start + batch.num_rows]
         start += batch.num_rows
         table = pa.Table.from_batches([batch]).filter(pa.array(chosen))
         if table.num_rows:
-            yield table
+            yield without_paragraphs(table, gone.paragraphs).select(columns) if cutting else table

@@ -12,21 +12,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 import zstandard
 
 from cluster import storage
 from pipeline.commit import PartWriter, StageFolder
 from pipeline.dedup.contamination import contaminated, evaluation_runs
+from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import U64, hashed_words
-from pipeline.losers import LOSERS, kept_rows
+from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import Row, map_units
 from pipeline.stage_extract import Part
 from schemas.errors import ConfigError, InputError
 
 CONTAMINATED_REASON = "contaminated"
-_ROWS_AT_ONCE = 1024
 _OPENERS: dict[str, Any] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -118,26 +117,19 @@ def _unit_id(part: Part) -> str:
 
 
 def _contaminated_rows(part: Part, gone: pa.Table, runs: U64) -> pa.Table:
-    kept = kept_rows(gone, part)
     found = [LOSERS.empty_table()]
-    start = 0
-    file = storage.parquet_file(part.uri)
-    for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE, columns=["key", "lang", "sentences"]):
-        sentences = batch["sentences"]
-        lengths = pc.list_value_length(sentences).to_numpy().astype(np.int64)
-        words = hashed_words(sentences.flatten(), np.concatenate(([0], np.cumsum(lengths))))
-        hit = contaminated(words, runs) & kept[start : start + batch.num_rows]
-        rows = np.flatnonzero(hit)
-        chosen = batch.take(pa.array(rows))
+    for rows, table in chosen_batches(part, kept_rows(gone, part), ["key", "lang", "sentences"]):
+        sentences = table["sentences"].combine_chunks()
+        hit = np.flatnonzero(contaminated(hashed_words(sentences.flatten(), offsets_of(sentences)), runs))
+        chosen = table.take(pa.array(hit))
         columns = {
-            "unit": pa.array(np.full(len(rows), part.ordinal), pa.int32()),
-            "row": pa.array(rows + start, pa.int32()),
+            "unit": pa.array(np.full(len(hit), part.ordinal), pa.int32()),
+            "row": pa.array(rows[hit], pa.int32()),
             "lang": chosen["lang"],
-            "reason": pa.array([CONTAMINATED_REASON] * len(rows), pa.string()),
+            "reason": pa.array([CONTAMINATED_REASON] * len(hit), pa.string()),
             "key": chosen["key"],
             # No document stays in its place.
-            "kept_key": pa.array([""] * len(rows), pa.string()),
+            "kept_key": pa.array([""] * len(hit), pa.string()),
         }
         found.append(pa.table(columns, schema=LOSERS))
-        start += batch.num_rows
     return pa.concat_tables(found)

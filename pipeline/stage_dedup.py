@@ -10,18 +10,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from cluster import storage
 from pipeline.commit import PartWriter, StageFolder, stable_hash
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
-from pipeline.losers import LOSERS, kept_rows
+from pipeline.losers import LOSERS, Gone, kept_rows
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, shuffle_units
 from pipeline.stage_contamination import load_evaluation, run_contamination
 from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_near import run_near
+from pipeline.stage_paragraphs import run_paragraphs
 
 ROWS_PER_BUCKET = 2_000_000
 PAGE_REASON = "duplicate"
@@ -33,8 +35,15 @@ class Deduplicated:
     """Losers sorted by (unit, row), how many by language and reason, and the hash of what they depend on."""
 
     losers: pa.Table
+    # Hashes of the paragraphs that are cut out of the documents that stay, ascending.
+    paragraphs: npt.NDArray[np.uint64]
     counts: dict[str, dict[str, int]]
     stage_hash: str
+
+    @property
+    def gone(self) -> Gone:
+        """What a reader of documents must leave out."""
+        return Gone(self.losers, self.paragraphs)
 
 
 def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Deduplicated:
@@ -51,11 +60,18 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Dedup
         losers = _sorted([losers, _round("dedup-texts", work_uri, inputs, parts, losers)])
     if settings.near:
         losers = _sorted([losers, run_near(work_uri, inputs, parts, losers, settings.jaccard)])
+    paragraphs = np.zeros(0, np.uint64)
+    if settings.max_paragraph_documents is not None:
+        inputs.append(f"near {settings.near} {settings.jaccard}")
+        paragraphs, emptied = run_paragraphs(
+            work_uri, inputs, parts, losers, settings.max_paragraph_documents
+        )
+        losers = _sorted([losers, emptied])
     counts: dict[str, Counter[str]] = {}
     for lang, reason in zip(losers["lang"].to_pylist(), losers["reason"].to_pylist(), strict=True):
         counts.setdefault(lang, Counter())[reason] += 1
     by_lang = {lang: dict(sorted(by.items())) for lang, by in sorted(counts.items())}
-    return Deduplicated(losers, by_lang, stable_hash(*inputs, settings.model_dump(mode="json")))
+    return Deduplicated(losers, paragraphs, by_lang, stable_hash(*inputs, settings.model_dump(mode="json")))
 
 
 def _sorted(tables: list[pa.Table]) -> pa.Table:

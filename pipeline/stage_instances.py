@@ -21,6 +21,7 @@ from pipeline.commit import DataFile, Marker, StageFolder
 from pipeline.config import BuildConfig
 from pipeline.instance_counts import InstanceCounts, add_counts
 from pipeline.instances import InstanceSettings, make_instances
+from pipeline.losers import Gone
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, shuffle_units
 from pipeline.sampling import SamplingPlan, plan_sampling
@@ -110,12 +111,12 @@ def run_instances(
         amount_name="M tokens",
         amount_scale=1e6,
     )
-    losers = ray.put(deduplicated.losers)
+    gone = ray.put(deduplicated.gone)
     uri, cased, accents = vocabulary.uri, vocabulary.vocabulary.cased, vocabulary.vocabulary.accents
 
     def emit(row: Row) -> Iterator[pa.Table]:
         tokenizer = _tokenizer(uri, cased, accents)
-        yield from tokenize_part(Part(**row), ray.get(losers), tokenizer, config, slots, pending)
+        yield from tokenize_part(Part(**row), ray.get(gone), tokenizer, config, slots, pending)
 
     def reduce(slot: int, table: pa.Table) -> Row:
         known = _tokenizer(uri, cased, accents).vocabulary
@@ -147,7 +148,7 @@ def _tokenizer(uri: str, cased: bool, accents: Any) -> WordPieceTokenizer:
 
 def tokenize_part(
     part: Part,
-    losers: pa.Table,
+    gone: Gone,
     tokenizer: WordPieceTokenizer,
     config: BuildConfig,
     slots: SlotPlan,
@@ -155,7 +156,7 @@ def tokenize_part(
 ) -> Iterator[pa.Table]:
     """The documents of a part as token ids: a row for each copy of each pass whose slot is pending."""
     split = split_of(config)
-    for table in read_kept(part, losers, ["key", "lang", "content_hash", "sentences"]):
+    for table in read_kept(part, gone, ["key", "lang", "content_hash", "sentences"]):
         documents = _token_columns(table, tokenizer)
         held_out = split.is_validation(table["content_hash"].to_pylist())
         keys = identities(table["key"].to_pylist())

@@ -11,16 +11,14 @@ buckets give the same documents. docs/dedup.md has the arithmetic.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 
 from cluster import storage
-from pipeline.commit import PartWriter, StageFolder
+from pipeline.commit import StageFolder
 from pipeline.dedup.components import (
     EDGES,
     both_ways,
@@ -44,10 +42,11 @@ from pipeline.dedup.near import (
     sketches,
     verified_pairs,
 )
+from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import hashed_words, shingles
-from pipeline.losers import LOSERS, kept_rows
-from pipeline.progress import Progress
-from pipeline.ray_stage import BUCKET, Row, plain_errors, shuffle_units
+from pipeline.losers import LOSERS, chosen_batches, kept_rows
+from pipeline.ray_stage import BUCKET, Row, plain_errors
+from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
 
 NEAR_REASON = "near-duplicate"
@@ -57,7 +56,6 @@ DOCUMENTS_PER_BUCKET = 500_000
 PAIRS_PER_BUCKET = 50_000
 # Edges that one task clusters by itself; 16 bytes each, about a gigabyte with all it needs.
 EDGES_IN_MEMORY = 20_000_000
-_ROWS_AT_ONCE = 1024
 _ROW_BITS = np.uint64(32)
 
 WANTED = pa.schema([pa.field("row", pa.int64(), nullable=False), *EDGES])
@@ -66,66 +64,6 @@ SKETCHES = pa.schema(
 )
 
 U64 = npt.NDArray[np.uint64]
-Emit = Callable[[Row], Iterator[pa.Table]]
-Reduce = Callable[[pa.Table], pa.Table]
-
-
-@dataclass(frozen=True)
-class Round:
-    """One shuffle: a folder, and one file of ``schema`` for each bucket."""
-
-    folder: StageFolder
-    schema: pa.Schema
-    buckets: int
-
-    def run(self, items: list[Row], emit: Emit, reduce: Reduce) -> None:
-        """Does the buckets that are not done. ``emit`` gives tables with a column ``bucket``."""
-        done = self.folder.finished()
-        pending = np.array(
-            [bucket for bucket in range(self.buckets) if self._id(bucket) not in done], np.int64
-        )
-        name = self.folder.uri.rsplit("/", 1)[-1].rsplit("-", 1)[0]
-        progress = Progress(
-            name, len(pending), skipped=self.buckets - len(pending), amount_name="rows", amount_scale=1
-        )
-
-        def emit_pending(row: Row) -> Iterator[pa.Table]:
-            for table in emit(row):
-                yield table.filter(pa.array(np.isin(table[BUCKET].to_numpy(), pending)))
-
-        def reduce_and_commit(bucket: int, table: pa.Table) -> Row:
-            return {"rows": self._commit(bucket, reduce(table))}
-
-        if not len(pending):
-            return
-        for result in shuffle_units(items, emit_pending, reduce_and_commit, len(pending)):
-            progress.advance(result["rows"])
-        for bucket in pending.tolist():
-            if self.folder.marker(self._id(bucket)) is None:  # nothing fell into it
-                self._commit(bucket, self.schema.empty_table())
-
-    def _commit(self, bucket: int, table: pa.Table) -> int:
-        name = f"{self._id(bucket)}.parquet"
-        with PartWriter(self.schema, self.folder.path(name), name) as writer:
-            writer.write(table.select(self.schema.names).cast(self.schema))
-            self.folder.commit(self._id(bucket), [writer.finish()], {"rows": table.num_rows})
-        return int(table.num_rows)
-
-    def _id(self, bucket: int) -> str:
-        return f"bucket-{bucket:05d}"
-
-    def read(self, bucket: int) -> pa.Table:
-        """The rows of one bucket."""
-        return storage.parquet_file(self.folder.path(f"{self._id(bucket)}.parquet")).read().cast(self.schema)
-
-    def read_all(self) -> pa.Table:
-        """The rows of all buckets."""
-        return pa.concat_tables([self.read(bucket) for bucket in range(self.buckets)])
-
-    def sizes(self) -> list[int]:
-        """How many rows each bucket has."""
-        markers = self.folder.finished()
-        return [int(markers[self._id(bucket)].counts["rows"]) for bucket in range(self.buckets)]
 
 
 def run_near(
@@ -166,7 +104,7 @@ def _find_pairs(pairs: Round, parts: list[Part], gone: ray.ObjectRef, threshold:
     def emit(row: Row) -> Iterator[pa.Table]:
         part = Part(**row)
         kept = kept_rows(ray.get(gone), part)
-        for rows, table in _batches(part, kept, ["key", "sentences"]):
+        for rows, table in chosen_batches(part, kept, ["key", "sentences"]):
             hashes, offsets = _shingles(table)
             keys = table["key"].to_pylist()
             bands = band_table(_nodes(part, rows), ranks_of(keys), signatures(hashes, offsets), threshold)
@@ -175,22 +113,9 @@ def _find_pairs(pairs: Round, parts: list[Part], gone: ray.ObjectRef, threshold:
     pairs.run(_items(parts), emit, lambda table: candidate_pairs(table.select(BANDS.names)))
 
 
-def _batches(
-    part: Part, chosen: npt.NDArray[np.bool_], columns: list[str]
-) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
-    """Row numbers and columns of the chosen rows, some at a time."""
-    start = 0
-    for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
-        flags = chosen[start : start + batch.num_rows]
-        if flags.any():
-            yield start + np.flatnonzero(flags), pa.Table.from_batches([batch]).filter(pa.array(flags))
-        start += batch.num_rows
-
-
 def _shingles(table: pa.Table) -> tuple[U64, npt.NDArray[np.int64]]:
     sentences = table["sentences"].combine_chunks()
-    lengths = pc.list_value_length(sentences).to_numpy().astype(np.int64)
-    return shingles(hashed_words(sentences.flatten(), np.concatenate(([0], np.cumsum(lengths)))))
+    return shingles(hashed_words(sentences.flatten(), offsets_of(sentences)))
 
 
 def _ask_parts(wanted: Round, pairs: Round) -> None:
@@ -220,7 +145,7 @@ def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) ->
         asked_rows = asked["row"].to_numpy()
         chosen = np.zeros(part.rows, bool)
         chosen[asked_rows] = True
-        for rows, table in _batches(part, chosen, ["sentences"]):
+        for rows, table in chosen_batches(part, chosen, ["sentences"]):
             begin, end = np.searchsorted(asked_rows, [rows[0], rows[-1] + 1])
             yield from _sketch_rows(part, rows, table, asked.slice(begin, end - begin), alike.buckets)
 

@@ -6,12 +6,12 @@ What sampling and the number of buckets are planned from, so it is exact and has
 from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
 from pipeline.commit import StageFolder
 from pipeline.config import BuildConfig
+from pipeline.losers import Gone
 from pipeline.ray_stage import Row, map_units
 from pipeline.selection import Split, read_kept
 from pipeline.stage_dedup import Deduplicated
@@ -34,10 +34,10 @@ def run_split(
     stage = StageFolder.create(work_uri, "split", deduplicated.stage_hash, vars(split))
     marker = stage.marker("split")
     if marker is None:
-        losers = ray.put(deduplicated.losers)
+        gone = ray.put(deduplicated.gone)
 
         def work(row: Row) -> Row:
-            return {"counts": list(_count(Part(**row), ray.get(losers), split).items())}
+            return {"counts": list(_count(Part(**row), ray.get(gone), split).items())}
 
         total: Counter[tuple[str, str]] = Counter()
         for result in map_units([vars(part) for part in extracted.parts], work):
@@ -49,9 +49,9 @@ def run_split(
     return marker.counts
 
 
-def _count(part: Part, losers: pa.Table, split: Split) -> dict[tuple[str, str], int]:
+def _count(part: Part, gone: Gone, split: Split) -> dict[tuple[str, str], int]:
     counts: Counter[tuple[str, str]] = Counter()
-    for table in read_kept(part, losers, ["lang", "content_hash", "text_bytes"]):
+    for table in read_kept(part, gone, ["lang", "content_hash", "text_bytes"]):
         held_out = split.is_validation(table["content_hash"].to_pylist())
         sizes = np.asarray(table["text_bytes"], dtype=np.int64)
         for lang in pc.unique(table["lang"]).to_pylist():

@@ -17,6 +17,7 @@ from cluster import storage
 from pipeline.basic_tokenization import Accents
 from pipeline.commit import PartWriter, StageFolder
 from pipeline.config import BuildConfig
+from pipeline.losers import Gone
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, plain_errors, shuffle_units
 from pipeline.selection import Split, read_kept
@@ -120,14 +121,14 @@ def _count(config: BuildConfig, stage: StageFolder, extracted: Extracted, dedupl
         amount_name="distinct words",
         amount_scale=1,
     )
-    losers = ray.put(deduplicated.losers)
+    gone = ray.put(deduplicated.gone)
     split = split_of(config)
     folding: Folding = {"cased": config.vocabulary.cased, "accents": _accents(config)}
     settings = config.vocabulary
     per_language = -(-settings.max_words // buckets)
 
     def emit(row: Row) -> Iterator[pa.Table]:
-        yield from _part_counts(Part(**row), ray.get(losers), split, folding, buckets, pending)
+        yield from _part_counts(Part(**row), ray.get(gone), split, folding, buckets, pending)
 
     def reduce(bucket: int, table: pa.Table) -> Row:
         return {"words": _commit_counts(stage, ids[bucket], table, settings.min_count, per_language)}
@@ -142,11 +143,11 @@ def _count(config: BuildConfig, stage: StageFolder, extracted: Extracted, dedupl
 
 
 def _part_counts(
-    part: Part, losers: pa.Table, split: Split, folding: Folding, buckets: int, pending: Pending
+    part: Part, gone: Gone, split: Split, folding: Folding, buckets: int, pending: Pending
 ) -> Iterator[pa.Table]:
     """Word counts of the training documents of a part: one table for each language."""
     by_lang: dict[str, list[pa.Table]] = {}
-    for table in read_kept(part, losers, ["lang", "content_hash", "sentences"]):
+    for table in read_kept(part, gone, ["lang", "content_hash", "sentences"]):
         train = table.filter(pa.array(~split.is_validation(table["content_hash"].to_pylist())))
         for lang in pc.unique(train["lang"]).to_pylist():
             sentences = pc.list_flatten(train.filter(pc.equal(train["lang"], lang))["sentences"])

@@ -11,10 +11,12 @@ import pytest
 
 import pipeline.stage_near as stage_near
 from pipeline.dedup.near import near_losers
-from pipeline.losers import LOSERS, kept_rows
+from pipeline.losers import LOSERS, Gone, kept_rows
+from pipeline.selection import read_kept
 from pipeline.stage_contamination import load_evaluation, run_contamination
 from pipeline.stage_extract import Part
 from pipeline.stage_near import run_near
+from pipeline.stage_paragraphs import run_paragraphs
 from schemas.errors import ConfigError, InputError
 from tests.pipeline.dedup.test_near import corpus
 
@@ -146,3 +148,34 @@ def test_evaluation_files_that_are_missing_or_broken_are_said(tmp_path):
     (tmp_path / "set.jsonl").write_text("{")
     with pytest.raises(InputError, match=r"set.jsonl: not a readable evaluation file"):
         load_evaluation([str(tmp_path / "set.jsonl")])
+
+
+BOILERPLATE = "This article was written by a program from the list of rivers."
+
+
+def test_paragraphs_in_many_documents_are_cut_out(ray_session, tmp_path):
+    own = [f"The river number {number} flows through a valley of its own." for number in range(40)]
+    bodies = [[BOILERPLATE], *([text, BOILERPLATE.upper()] for text in own), ["Nothing of that kind here."]]
+    table = pa.table(
+        {
+            "key": pa.array([f"k/{number:03}" for number in range(len(bodies))], pa.string()),
+            "lang": pa.array(["xx"] * len(bodies), pa.string()),
+            "text_bytes": pa.array([len("".join(body)) for body in bodies], pa.int64()),
+            "sentences": bodies,
+            "paragraph_sentences": pa.array([[1] * len(body) for body in bodies], pa.list_(pa.int32())),
+        }
+    )
+    parts = []
+    for begin in range(0, len(bodies), 9):
+        path = tmp_path / f"part-{len(parts)}.parquet"
+        pq.write_table(table.slice(begin, 9), path)
+        parts.append(Part(len(parts), str(path), min(9, len(bodies) - begin), 1))
+    none = LOSERS.empty_table()
+    repeated, emptied = run_paragraphs(str(tmp_path / "work"), [], parts, none, 40)
+    assert emptied["key"].to_pylist() == ["k/000"]
+    gone = Gone(emptied, repeated)
+    read = pa.concat_tables([t for part in parts for t in read_kept(part, gone, ["sentences", "text_bytes"])])
+    assert read["sentences"].to_pylist() == [body[:1] for body in bodies[1:]]
+    assert read["text_bytes"].to_pylist() == [len(body[0]) for body in bodies[1:]]
+    repeated, emptied = run_paragraphs(str(tmp_path / "work"), [], parts, none, 41)
+    assert (len(repeated), emptied.num_rows) == (0, 0)

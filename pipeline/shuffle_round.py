@@ -1,0 +1,73 @@
+"""A shuffle that can be resumed: one committed file for each bucket."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from cluster import storage
+from pipeline.commit import PartWriter, StageFolder
+from pipeline.progress import Progress
+from pipeline.ray_stage import BUCKET, Row, shuffle_units
+
+Emit = Callable[[Row], Iterator[pa.Table]]
+Reduce = Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True)
+class Round:
+    """One shuffle: a folder, and one file of ``schema`` for each bucket."""
+
+    folder: StageFolder
+    schema: pa.Schema
+    buckets: int
+
+    def run(self, items: list[Row], emit: Emit, reduce: Reduce) -> None:
+        """Does the buckets that are not done. ``emit`` gives tables with a column ``bucket``."""
+        done = self.folder.finished()
+        pending = np.array(
+            [bucket for bucket in range(self.buckets) if self._id(bucket) not in done], np.int64
+        )
+        name = self.folder.uri.rsplit("/", 1)[-1].rsplit("-", 1)[0]
+        progress = Progress(
+            name, len(pending), skipped=self.buckets - len(pending), amount_name="rows", amount_scale=1
+        )
+
+        def emit_pending(row: Row) -> Iterator[pa.Table]:
+            for table in emit(row):
+                yield table.filter(pa.array(np.isin(table[BUCKET].to_numpy(), pending)))
+
+        def reduce_and_commit(bucket: int, table: pa.Table) -> Row:
+            return {"rows": self._commit(bucket, reduce(table))}
+
+        if not len(pending):
+            return
+        for result in shuffle_units(items, emit_pending, reduce_and_commit, len(pending)):
+            progress.advance(result["rows"])
+        for bucket in pending.tolist():
+            if self.folder.marker(self._id(bucket)) is None:  # nothing fell into it
+                self._commit(bucket, self.schema.empty_table())
+
+    def _commit(self, bucket: int, table: pa.Table) -> int:
+        name = f"{self._id(bucket)}.parquet"
+        with PartWriter(self.schema, self.folder.path(name), name) as writer:
+            writer.write(table.select(self.schema.names).cast(self.schema))
+            self.folder.commit(self._id(bucket), [writer.finish()], {"rows": table.num_rows})
+        return int(table.num_rows)
+
+    def _id(self, bucket: int) -> str:
+        return f"bucket-{bucket:05d}"
+
+    def read(self, bucket: int) -> pa.Table:
+        """The rows of one bucket."""
+        return storage.parquet_file(self.folder.path(f"{self._id(bucket)}.parquet")).read().cast(self.schema)
+
+    def read_all(self) -> pa.Table:
+        """The rows of all buckets."""
+        return pa.concat_tables([self.read(bucket) for bucket in range(self.buckets)])
+
+    def sizes(self) -> list[int]:
+        """How many rows each bucket has."""
+        markers = self.folder.finished()
+        return [int(markers[self._id(bucket)].counts["rows"]) for bucket in range(self.buckets)]
