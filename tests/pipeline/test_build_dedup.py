@@ -1,0 +1,73 @@
+"""A whole build with every kind of duplicate in it: each goes by its own reason, whatever the files."""
+
+import json
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+
+from cluster.config_file import validate
+from pipeline.build import build
+from pipeline.config import BuildConfig
+from schemas.manifest import parse_manifest
+from tests.pipeline import builds
+from tests.ray_cluster import RayCluster
+
+pytestmark = pytest.mark.ray
+
+OPENINGS = ("riv", "sto", "bri", "wat", "mou", "fli", "gar", "tem", "hol", "ken")
+WORDS = [f"{a}{b}{c}" for a in OPENINGS for b in "aeiou" for c in ("ng", "rs", "l", "den", "mp", "tch", "fy")]
+QUESTION = "in what year did the builders of the old stone bridge over the river finish their work"
+
+
+def one_word_changed(text: str) -> str:
+    words = text.split(" ")
+    return " ".join([*words[:70], "otherwise", *words[71:]])
+
+
+def documents() -> list[dict[str, str]]:
+    chance = random.Random(5)
+
+    def text(count: int) -> str:
+        return ". ".join(" ".join(chance.choices(WORDS, k=12)).capitalize() for _ in range(count)) + "."
+
+    plain = [text(12) for _ in range(40)]
+    bodies = {f"plain{number:02}": body for number, body in enumerate(plain)}
+    bodies |= {f"same{number}": plain[number] for number in range(3)}
+    bodies |= {f"near{number}": one_word_changed(plain[10 + number]) for number in range(4)}
+    bodies["told"] = f"{text(5)} They asked {QUESTION} and nobody knew."
+    return [{"id": name, "lang": "en", "title": name, "text": body} for name, body in bodies.items()]
+
+
+def run(folder: Path, order: int) -> dict:
+    """Builds from three files whose lines, and which themselves, stand in an order of choice."""
+    folder.mkdir()
+    rows = documents()
+    names = [0, 1, 2]
+    for items in (rows, names):
+        random.Random(order).shuffle(items)
+    for row in rows:
+        with (folder / f"{zlib.crc32(row['id'].encode()) % 3}.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+    (folder / "set.txt").write_text(QUESTION + "?\n")
+    paths = [str(folder / f"{name}.jsonl") for name in names]
+    data = builds.config(
+        folder / "corpus",
+        sources=[{"name": "made", "kind": "jsonl", "paths": paths, "lang": "en"}],
+        dedup={"near": True, "evaluation": [str(folder / "set.txt")], "max_paragraph_documents": 30},
+        vocabulary={"size": 400, "unused": 9},
+    )
+    build(validate(BuildConfig, data, "test"))
+    return parse_manifest((folder / "corpus" / "manifest.json").read_bytes(), "manifest.json")
+
+
+def test_every_kind_of_duplicate_goes_by_its_own_reason(ray_session: RayCluster, tmp_path: Path) -> None:
+    one, other = run(tmp_path / "one", 1), run(tmp_path / "other", 2)
+    assert one["counts"]["duplicates"] == {"contaminated": 1, "duplicate-text": 3, "near-duplicate": 4}
+    assert one["counts"]["documents"] == 40
+    assert one["counts"] == other["counts"]
+    shards = [
+        [shard["sha256"] for entry in made["sets"] for shard in entry["shards"]] for made in (one, other)
+    ]
+    assert shards[0] == shards[1]
