@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,8 @@ from schemas.errors import StorageError
 log = logging.getLogger(__name__)
 
 _LOCK = ".lock"
+_ABANDONED_SECONDS = 60.0
+"""Age from which a folder without a lock counts as left behind; making one takes microseconds."""
 
 
 @contextmanager
@@ -39,8 +42,20 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
     try:
         yield path
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
         os.close(lock)
+
+
+def _remove(path: Path) -> None:
+    """Removes the folder, the lock last: a process killed in between leaves what ``sweep`` still knows."""
+    if not path.exists():  # two sweepers met, and the other one was faster
+        return
+    for inner in list(path.iterdir()):
+        if inner.is_dir():
+            shutil.rmtree(inner, ignore_errors=True)
+        elif inner.name != _LOCK:
+            inner.unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def sweep(root: Path) -> int:
@@ -49,7 +64,9 @@ def sweep(root: Path) -> int:
     for path in root.iterdir():
         try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:  # just being made or just being removed by its living owner
+        except OSError:
+            # Just being made or just being removed by its owner, who may have been killed right there.
+            removed += _remove_if_old(path)
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,8 +74,18 @@ def sweep(root: Path) -> int:
             continue
         else:
             log.info("%s: removing the temporary folder of a process that was killed", path)
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
             removed += 1
         finally:
             os.close(lock)
     return removed
+
+
+def _remove_if_old(path: Path) -> bool:
+    try:
+        old = time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
+    except FileNotFoundError:  # its owner was faster
+        return False
+    if old:
+        shutil.rmtree(path, ignore_errors=True)
+    return old

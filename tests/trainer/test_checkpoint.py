@@ -1,5 +1,6 @@
 """Checkpoints: the protocol, its refusals and what it finds again, on a local disk and on a real S3."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -293,6 +294,18 @@ def test_a_killed_process_leaves_no_temporary_folder_for_ever(temporary: Path) -
         with scratch.folder("save") as second:
             assert sorted(scratch_folders(temporary)) == sorted([mine, second])
     assert scratch_folders(temporary) == []
+
+
+def test_a_folder_without_a_lock_goes_when_it_is_old(temporary: Path) -> None:
+    """Left by a process that was killed between making the folder and locking it."""
+    with scratch.folder("save") as mine:
+        root = mine.parent
+    (root / "young").mkdir()
+    (root / "old").mkdir()
+    (root / "old" / "half").write_bytes(b"x")
+    os.utime(root / "old", (0, 0))
+    assert scratch.sweep(root) == 1
+    assert [path.name for path in root.iterdir()] == ["young"]
 
 
 def test_leaving_right_after_a_save_awaits_it(local_run: str) -> None:
