@@ -40,7 +40,9 @@ def quiet_ray_data() -> None:
     import ray.data
 
     for handler in logging.getLogger("ray.data").handlers:
-        if isinstance(handler, logging.StreamHandler):
+        # Ray's own console handler, and not one that somebody else has put there.
+        of_ray = type(handler).__module__.startswith("ray.")
+        if of_ray and isinstance(handler, logging.StreamHandler):
             handler.setLevel(logging.CRITICAL)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
