@@ -33,7 +33,7 @@ Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 MAX_WORDS = 2_000_000
-MAX_LETTERS = 24_000_000
+MAX_LETTERS = 9_000_000
 # How many merged pieces are made for one that stays.
 _SURPLUS = 1.15
 _COUNT_LIMIT = 1 << 62
