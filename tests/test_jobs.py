@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,12 @@ from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import load_vocabulary
 from schemas.manifest import parse_manifest
 from tests.pipeline import builds
-from tests.ray_cluster import RayCluster
+from tests.ray_head import RayHead, ray_head
 from trainer.checkpoint import latest_verified
 from trainer.export import import_model
 
 ROOT = builds.ROOT
-pytestmark = [pytest.mark.ray, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 # Nothing of the checkout that the jobs do not need, so that it shows if they need more.
 JOB_FOLDERS = ("bertmill", "cluster", "configs", "pipeline", "schemas", "trainer")
@@ -39,15 +40,21 @@ def working_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def submit(cluster: RayCluster, working_dir: Path, home: Path, *words: str) -> str:
-    runtime_env = {"env_vars": {"BERTMILL_HOME": str(home)}}
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
+    """A Ray as `ray start` gives it, with this environment's python first and no path to the checkout."""
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    with ray_head(tmp_path_factory.mktemp("head"), 4, {"PATH": path, "PYTHONPATH": ""}) as running:
+        yield running
+
+
+def submit(head: RayHead, working_dir: Path, home: Path, *words: str) -> str:
+    runtime_env = {"env_vars": {"BERTMILL_HOME": str(home)}}
     for _ in range(60):
         done = subprocess.run(
             ["ray", "job", "submit", "--working-dir", ".", "--runtime-env-json", json.dumps(runtime_env),
              "--", "python", *words],
-            env={**cluster.env, "RAY_ADDRESS": cluster.dashboard, "PATH": path},
-            cwd=working_dir, capture_output=True, text=True, timeout=400, check=False,
+            env=head.environment, cwd=working_dir, capture_output=True, text=True, timeout=400, check=False,
         )  # fmt: skip
         if "No available agent" not in done.stderr:
             break
@@ -57,13 +64,13 @@ def submit(cluster: RayCluster, working_dir: Path, home: Path, *words: str) -> s
 
 
 @pytest.fixture(scope="module")
-def home(ray_session: RayCluster, working_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def home(head: RayHead, working_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The lasting folder of the jobs, after a corpus was built and a model trained from it."""
     home = tmp_path_factory.mktemp("home")
     files = [f"sample/dumps/{name}.xml.bz2" for name in builds.DUMPS]
     sources = json.dumps([{"name": "wikipedia", "kind": "wikimedia", "paths": files}])
     built = submit(
-        ray_session, working_dir, home,
+        head, working_dir, home,
         "pipeline/build_corpus.py", "--config", "configs/demo.yaml", f"--sources={sources}",
         "--vocabulary.size=3000", "--vocabulary.min_count=1",
         "--instances.bucket_bytes=100000", "--instances.validation_share=0.1",
@@ -72,7 +79,7 @@ def home(ray_session: RayCluster, working_dir: Path, tmp_path_factory: pytest.Te
     phase = {"global_batch": 16, "micro_batch_tokens": 2048, "learning_rate": 1e-3}
     phases = [{"max_seq_length": 128, "steps": 6, **phase}, {"max_seq_length": 512, "steps": 2, **phase}]
     trained = submit(
-        ray_session, working_dir, home,
+        head, working_dir, home,
         "trainer/pretrain.py", "--config", "configs/demo-train.yaml", f"--phases={json.dumps(phases)}",
         "--logging.every_steps=1",
     )  # fmt: skip
