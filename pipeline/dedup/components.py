@@ -110,6 +110,6 @@ def distinct(edges: pa.Table) -> pa.Table:
 
 
 def is_star(edges: pa.Table) -> bool:
-    """Whether no node is both a left and a right end: `downhill` edges are then what `components` gives."""
+    """Whether each left end has one right end, which is no left end: what `components` gives."""
     met = pc.any(pc.is_in(edges["left"], value_set=pc.unique(edges["right"]))).as_py()
-    return not met
+    return not met and distinct(edges).num_rows == pc.count_distinct(edges["left"]).as_py()
