@@ -9,7 +9,6 @@ takes from it.
 """
 
 import argparse
-import resource
 import statistics
 import tempfile
 import threading
@@ -17,6 +16,7 @@ import time
 
 import torch
 
+from benchmarks.peak_memory import peak_resident_bytes
 from trainer.checkpoint import CheckpointStore, latest_verified
 from trainer.model import BertPretraining
 from trainer.model_config import ModelConfig
@@ -120,7 +120,7 @@ def measure(size: str, run: str, saves: int, device: torch.device) -> None:
     print(
         f"stall: {stall:.3f} s = {100 * stall / INTERVAL_SECONDS:.3f} % of one save in {INTERVAL_SECONDS:g} s"
     )
-    print(f"peak memory: {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.1f} GB")
+    print(f"peak memory: {peak_resident_bytes() / 1e9:.1f} GB")
 
 
 if __name__ == "__main__":

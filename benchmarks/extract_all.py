@@ -9,7 +9,6 @@ with their message. Exit status 1 when the counts do not balance.
 """
 
 import argparse
-import resource
 import sys
 import time
 from collections import defaultdict
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from benchmarks.peak_memory import peak_resident_bytes
 from pipeline.config import BuildConfig, Extraction, Source
 from pipeline.extract import Cleaner, extract_unit
 from pipeline.funnel import Funnel
@@ -129,7 +129,7 @@ def print_report(
         + "; ".join(f"{title} {seconds:.3f} s" for seconds, title in reversed(slowest))
         + "."
     )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_resident_bytes() / 2**20
     print(f"Peak memory of the process: {peak:.0f} MB.\n")
     print("| wiki | files | pages | kept | MB wikitext | MB text | MB/s | skipped |")
     print("|---|---:|---:|---:|---:|---:|---:|---|")

@@ -8,7 +8,6 @@ The stages run as they are, with Ray Data replaced by a loop, so that what is ti
 
 import argparse
 import json
-import resource
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
+from benchmarks.peak_memory import peak_resident_bytes
 from cluster import storage
 from cluster.config_file import validate
 from pipeline import stage_dedup, stage_extract, stage_instances, stage_split, stage_vocabulary
@@ -124,7 +124,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         "tokens_per_text_byte": tokens / copies / text,
         "documents_mb_per_text_mb": sizes["documents"] / text,
         "shard_bytes_per_token": sizes["shards"] / tokens,
-        "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
+        "peak_gb": peak_resident_bytes() / 1e9,
     }
 
 

@@ -9,7 +9,6 @@ same tokenizer.
 
 import argparse
 import hashlib
-import resource
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from tokenizers import Tokenizer, pre_tokenizers
 from tokenizers.models import WordPiece
 from tokenizers.trainers import WordPieceTrainer
 
+from benchmarks.peak_memory import peak_resident_bytes
 from benchmarks.texts import PARTS, sentences_by_language
 from pipeline.basic_tokenization import normalizer_for
 from pipeline.tokenization import WordPieceTokenizer
@@ -78,7 +78,7 @@ def cut(sentences: list[str], size: float) -> list[str]:
 
 def report(name: str, pieces: list[str], begin: float) -> None:
     digest = hashlib.sha256(vocabulary_bytes(pieces)).hexdigest()[:16]
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    peak = peak_resident_bytes() / 1e9
     print(f"{name}: {len(pieces)} pieces, {time.perf_counter() - begin:.0f} s, "
           f"sha256 {digest}, peak so far {peak:.2f} GB", flush=True)  # fmt: skip
 
