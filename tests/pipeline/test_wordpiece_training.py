@@ -1,4 +1,5 @@
 import os
+import resource
 import random
 import subprocess
 import sys
