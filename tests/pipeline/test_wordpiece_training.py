@@ -1,6 +1,6 @@
 import os
-import resource
 import random
+import resource
 import subprocess
 import sys
 from collections import Counter
