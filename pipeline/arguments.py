@@ -1,11 +1,9 @@
 """The arguments of a template call: where they stand among the tokens, and their text when asked for."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from pipeline.markup import CELL
-
-if TYPE_CHECKING:
-    from pipeline.rendering import Page
 
 
 class Argument(NamedTuple):
@@ -17,9 +15,14 @@ class Argument(NamedTuple):
     tail: str | None
 
 
-def split_arguments(page: "Page", opening: int, end: int) -> list[Argument]:
-    """The parts between the bars of the call from token ``opening`` to ``end``; the first is its name."""
-    texts, kinds, close = page.texts, page.kinds, page.close
+def split_arguments(
+    texts: Sequence[str], kinds: Sequence[int], close: Mapping[int, int], opening: int, end: int
+) -> list[Argument]:
+    """The parts between the bars of the call from token ``opening`` to ``end``; the first is its name.
+
+    ``texts[i + 1]`` follows token ``i``, ``kinds`` are the tokens' kinds, ``close`` maps an opening token to
+    the one that ends it.
+    """
     arguments: list[Argument] = []
     first: str | None = None
     start = at = opening + 1
@@ -54,8 +57,10 @@ def split_arguments(page: "Page", opening: int, end: int) -> list[Argument]:
 class CallArguments:
     """Names and numbers of the arguments of one call; texts are rendered once, when first asked for."""
 
-    def __init__(self, page: "Page", name: str, arguments: list[Argument], is_function: bool) -> None:
-        self._page = page
+    def __init__(
+        self, render: Callable[[Argument], str], name: str, arguments: list[Argument], is_function: bool
+    ) -> None:
+        self._render = render
         self._own_name = name
         self._order: list[tuple[str | None, Argument]] = []
         self._by_name: dict[str, Argument] = {}
@@ -77,7 +82,7 @@ class CallArguments:
     def _text(self, argument: Argument) -> str:
         text = self._texts.get(argument)
         if text is None:
-            text = self._texts[argument] = self._page.argument_text(argument).strip()
+            text = self._texts[argument] = self._render(argument).strip()
         return text
 
     def get(self, name: str) -> str:

@@ -212,17 +212,17 @@ class Page:
             return None
         if isinstance(rule, str):
             return rule
-        name, *arguments = split_arguments(self, at, end)
+        name, *arguments = split_arguments(self.texts, self.kinds, self.close, at, end)
         if colon:
             arguments.insert(0, Argument(name.text[colon:], name.start, name.stop, name.tail))
-        return rule(CallArguments(self, name.text.strip(), arguments, is_function=bool(colon)))
+        return rule(CallArguments(self.argument_text, name.text.strip(), arguments, is_function=bool(colon)))
 
     def _parameter(self, at: int, stop: int, out: list[str]) -> int:
         """``{{{name|default}}}``: a page is not called with arguments, so the default is shown."""
         end = self.close.get(at, stop + 1)
         if end > stop:
             return self._template(at, stop, out)
-        arguments = split_arguments(self, at, end)
+        arguments = split_arguments(self.texts, self.kinds, self.close, at, end)
         if len(arguments) > 1:
             out.append(self.argument_text(arguments[1]))
         return end

@@ -6,12 +6,9 @@ Arithmetic has a parser of its own; a date of today and a page's own data are ho
 """
 
 import re
-from typing import TYPE_CHECKING
 
 from pipeline.expressions import evaluate, show
-
-if TYPE_CHECKING:
-    from pipeline.templates import Arguments, Rule
+from pipeline.template_rule import Arguments, Rule
 
 _RANGE_WORDS = {
     "-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ",
@@ -30,7 +27,7 @@ _UNIT_NAMES = {
 _NUMBER = re.compile(r"[-−+]?[0-9][0-9.,/+ ]*(?:e[-+]?[0-9]+)?")
 
 
-def convert(arguments: "Arguments") -> str | None:
+def convert(arguments: Arguments) -> str | None:
     """``{{convert|48|m|ft}}`` -> "48 m", ranges and composite units too: the value that was measured."""
     values = [text for text in arguments.positional() if text]
     if not values:
@@ -51,7 +48,7 @@ def convert(arguments: "Arguments") -> str | None:
     return shown
 
 
-def fraction(arguments: "Arguments") -> str | None:
+def fraction(arguments: Arguments) -> str | None:
     """``{{frac|1|2}}`` -> "1/2", ``{{frac|3|1|2}}`` -> "3 1/2"."""
     values = [text for text in arguments.positional() if text]
     if len(values) == 1:
@@ -59,7 +56,7 @@ def fraction(arguments: "Arguments") -> str | None:
     return f"{' '.join(values[:-1][:-1])} {values[-2]}/{values[-1]}".strip() if values else None
 
 
-def height(arguments: "Arguments") -> str | None:
+def height(arguments: Arguments) -> str | None:
     """``{{height|m=1.83}}`` and ``{{height|ft=6|in=1}}``."""
     parts = [f"{value} {unit}" for unit in ("m", "cm", "ft", "in") if (value := arguments.get(unit))]
     return " ".join(parts) or convert(arguments)
@@ -69,7 +66,7 @@ _ROMAN = ((1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "X
           (10, "X"), (9, "IX"), (5, "V"), (4, "IV"), (1, "I"))  # fmt: skip
 
 
-def roman(arguments: "Arguments") -> str | None:
+def roman(arguments: Arguments) -> str | None:
     """``{{rom|14}}`` -> "XIV"; a numeral that is Roman already stays."""
     text = arguments.get("1")
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:5]) < 4000 or len(text) > 4:
@@ -81,7 +78,7 @@ def roman(arguments: "Arguments") -> str | None:
     return numeral
 
 
-def unicode_character(arguments: "Arguments") -> str | None:
+def unicode_character(arguments: Arguments) -> str | None:
     """``{{unichar|2014}}`` -> "U+2014 —"."""
     code = arguments.get("1")
     try:
@@ -91,13 +88,13 @@ def unicode_character(arguments: "Arguments") -> str | None:
     return f"U+{code} {chr(number)}" if 32 <= number < 0xD800 or 0xE000 <= number < 0x110000 else f"U+{code}"
 
 
-def siglo(arguments: "Arguments") -> str | None:
+def siglo(arguments: Arguments) -> str | None:
     """Spanish ``{{siglo|XIX||s}}`` -> "siglo XIX"; without the "s" the numeral alone."""
     numeral = arguments.get("1")
     return f"siglo {numeral}" if numeral and arguments.get("3").lower() == "s" else numeral or None
 
 
-def harvtxt(arguments: "Arguments") -> str | None:
+def harvtxt(arguments: Arguments) -> str | None:
     """``{{harvtxt|Boolos|Jeffrey|1974}}`` -> "Boolos & Jeffrey (1974)"."""
     values = [text for text in arguments.positional() if text]
     if len(values) < 2:
@@ -117,7 +114,7 @@ def _month(text: str, names: tuple[str, ...]) -> str:
     return names[int(text) - 1] if text.isascii() and text.isdigit() and 1 <= int(text[:3]) <= 12 else text
 
 
-def english_date(arguments: "Arguments") -> str | None:
+def english_date(arguments: Arguments) -> str | None:
     """``{{birth date|1950|1|2}}`` -> "January 2, 1950", or "2 January 1950" with ``df``."""
     year, month, day = (arguments.get(place).lstrip("0") for place in "123")
     month = _month(month, _MONTHS)
@@ -126,13 +123,13 @@ def english_date(arguments: "Arguments") -> str | None:
     return f"{day} {month} {year}" if arguments.get("df") else f"{month} {day}, {year}"
 
 
-def portuguese_date(arguments: "Arguments") -> str | None:
+def portuguese_date(arguments: Arguments) -> str | None:
     """``{{dtlink|2|1|1950}}`` -> "2 de janeiro de 1950"."""
     day, month, year = (arguments.get(place).lstrip("0") for place in "123")
     return " de ".join(filter(None, (day, _month(month, _MONTHS_PT), year))) or None
 
 
-def as_of(arguments: "Arguments") -> str | None:
+def as_of(arguments: Arguments) -> str | None:
     """``{{as of|2020|5}}`` -> "As of May 2020"; "as of" with ``lc``."""
     year, month, day = (arguments.get(place) for place in "123")
     if arguments.get("alt"):
@@ -148,12 +145,12 @@ _MUSIC_SIGNS = {
 }  # fmt: skip
 
 
-def music(arguments: "Arguments") -> str | None:
+def music(arguments: Arguments) -> str | None:
     """``{{music|flat}}`` -> "♭"; signs without a character of their own are holes."""
     return _MUSIC_SIGNS.get(arguments.get("1").lower())
 
 
-FUNCTIONS: "dict[str, Rule]" = {
+FUNCTIONS: dict[str, Rule] = {
     "as_of": as_of,
     "english_date": english_date,
     "harvtxt": harvtxt,
@@ -172,28 +169,28 @@ FUNCTIONS: "dict[str, Rule]" = {
 # --- parser functions: the text after the colon is argument 1 -------------------------------------------
 
 
-def _first(arguments: "Arguments") -> str:
+def _first(arguments: Arguments) -> str:
     return arguments.get("1")
 
 
-def _if(arguments: "Arguments") -> str:
+def _if(arguments: Arguments) -> str:
     return arguments.get("2") if arguments.get("1") else arguments.get("3")
 
 
-def _if_equal(arguments: "Arguments") -> str:
+def _if_equal(arguments: Arguments) -> str:
     return arguments.get("3") if arguments.get("1") == arguments.get("2") else arguments.get("4")
 
 
-def _if_error(arguments: "Arguments") -> str:
+def _if_error(arguments: Arguments) -> str:
     return arguments.get("3") or arguments.get("1")
 
 
-def _expression(arguments: "Arguments") -> str | None:
+def _expression(arguments: Arguments) -> str | None:
     value = evaluate(arguments.get("1"))
     return None if value is None else show(value)
 
 
-def _if_expression(arguments: "Arguments") -> str | None:
+def _if_expression(arguments: Arguments) -> str | None:
     condition = arguments.get("1")
     value = evaluate(condition)
     if value is None and condition:
@@ -201,7 +198,7 @@ def _if_expression(arguments: "Arguments") -> str | None:
     return arguments.get("2") if value else arguments.get("3")
 
 
-def _switch(arguments: "Arguments") -> str:
+def _switch(arguments: Arguments) -> str:
     pairs = arguments.pairs()
     wanted = pairs[0][1] if pairs else ""
     default, falls_through = "", False
@@ -216,12 +213,12 @@ def _switch(arguments: "Arguments") -> str:
     return default
 
 
-def _tag(arguments: "Arguments") -> str:
+def _tag(arguments: Arguments) -> str:
     """``{{#tag:ref|...}}`` shows nothing; of the others only those that hold words."""
     return arguments.get("2") if arguments.get("1").lower() in ("poem", "nowiki", "span", "q") else ""
 
 
-PARSER_FUNCTIONS: "dict[str, Rule]" = {
+PARSER_FUNCTIONS: dict[str, Rule] = {
     "#if": _if,
     "#ifeq": _if_equal,
     "#iferror": _if_error,

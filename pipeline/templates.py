@@ -5,49 +5,18 @@ laid over them. A template without a rule has no text that we know: None, a hole
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from typing import Any, Protocol
+from typing import Any
 
 import yaml
 
 from pipeline.languages import PARSER_FUNCTION_ALIASES
 from pipeline.template_functions import FUNCTIONS, PARSER_FUNCTIONS, SILENT_PARSER_FUNCTIONS
+from pipeline.template_rule import HOLE, SILENT, Arguments, Fixed, Rule
 from schemas.errors import ConfigError
-
-
-class Arguments(Protocol):
-    """The arguments of one call, each rendered to text when it is first asked for."""
-
-    def get(self, name: str) -> str:
-        """Text of the argument ``name`` (a number for positional ones), stripped; '' if missing."""
-
-    def positional(self) -> list[str]:
-        """Texts of the positional arguments."""
-
-    def pairs(self) -> list[tuple[str | None, str]]:
-        """All arguments in order, as (name or None, text)."""
-
-
-Rule = Callable[[Arguments], str | None]
-"""Gives the text of a call; '' shows nothing; None is a hole: text that we do not know. A rule with an
-attribute ``fixed`` looks at no argument."""
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """A rule that looks at no argument."""
-
-    fixed: str | None
-
-    def __call__(self, _: Arguments) -> str | None:
-        """The fixed text."""
-        return self.fixed
-
-
-SILENT, HOLE = Fixed(""), Fixed(None)
 
 
 @dataclass(frozen=True)

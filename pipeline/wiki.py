@@ -9,7 +9,8 @@ from typing import Literal
 from pipeline import markup
 from pipeline.languages import variant_order
 from pipeline.site import CATEGORY, FILE, MEDIA, TEMPLATE, SiteInfo
-from pipeline.templates import Rule, load_rules
+from pipeline.template_rule import Rule
+from pipeline.templates import load_rules
 
 
 @dataclass(frozen=True)
