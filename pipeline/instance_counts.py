@@ -10,7 +10,10 @@ import numpy.typing as npt
 from pipeline.bucket import BucketDocuments, Ints, Sentences
 from pipeline.rows import RowPlan, by_language
 from schemas.errors import CorpusError
+from schemas.masking import Flags
 
+# Raised when what is counted changes: parts with other counts are made anew.
+COUNTS_VERSION = 2
 LENGTH_BINS = 16
 _SENTENCE_BINS = 16
 
@@ -48,6 +51,8 @@ class InstanceCounts:
     """Tokens that a row holds for the second time: random B, repeated A."""
     tokens_unknown: int = 0
     """[UNK] among the tokens that came in."""
+    words_in: int = 0
+    """Words that came in: tokens without ``##``. A long run without spaces counts once a stretch."""
     rows: int = 0
     row_tokens: int = 0
     """Lengths of all rows, special tokens included."""
@@ -136,13 +141,15 @@ def count_instances(
     *,
     max_seq_length: int,
     unknown_id: int,
+    continuation: Flags,
 ) -> dict[str, InstanceCounts]:
     """The counts of a bucket by language.
 
     ``masks``: parts of [3, languages] each: targets, those replaced by [MASK], those unchanged.
+    ``continuation``: [vocabulary] whether a piece goes on with a word.
     """
     languages = len(sentences.languages)
-    columns = _document_columns(bucket, sentences, unknown_id)
+    columns = _document_columns(bucket, sentences, unknown_id, continuation)
     columns |= _row_columns(sentences, plan, columns["tokens_in"])
     total = np.sum(masks, axis=0) if masks else np.zeros((3, languages), np.int64)
     columns |= dict(zip(("masked", "masked_by_mask", "masked_unchanged"), total, strict=True))
@@ -181,24 +188,30 @@ def _documents_by_sentences(sentences: Sentences) -> Ints:
     return by_language(bins, languages * _SENTENCE_BINS).reshape(languages, _SENTENCE_BINS)
 
 
-def _document_columns(bucket: BucketDocuments, sentences: Sentences, unknown_id: int) -> dict[str, Ints]:
+def _document_columns(
+    bucket: BucketDocuments, sentences: Sentences, unknown_id: int, continuation: Flags
+) -> dict[str, Ints]:
     """Counts of what came in: [languages] each."""
     languages = len(sentences.languages)
     bounds = bucket.sentence_offsets[bucket.document_offsets]
     tokens = np.diff(bounds)
-    unknown = np.flatnonzero(bucket.token_ids == unknown_id)
-    unknown_in = np.searchsorted(bounds, unknown, side="right") - 1
     amounts: dict[str, npt.NDArray[np.integer]] = {
         "empty_documents": (tokens == 0).astype(np.int64),
         "sentences": np.diff(bucket.document_offsets),
         "sentences_cut": sentences.cut,
         "sentence_pieces": sentences.pieces,
         "tokens_in": tokens,
+        "tokens_unknown": _within(bounds, bucket.token_ids == unknown_id),
+        "words_in": tokens - _within(bounds, continuation[bucket.token_ids]),
     }
     columns = {name: by_language(sentences.language, languages, amount) for name, amount in amounts.items()}
     columns["documents"] = by_language(sentences.language, languages)
-    columns["tokens_unknown"] = by_language(sentences.language[unknown_in], languages)
     return columns
+
+
+def _within(bounds: Ints, chosen: Flags) -> Ints:
+    """[D] how many of the chosen tokens lie within each document."""
+    return np.diff(np.searchsorted(np.flatnonzero(chosen), bounds))
 
 
 def _row_columns(sentences: Sentences, plan: RowPlan, tokens_in: Ints) -> dict[str, Ints]:

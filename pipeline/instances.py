@@ -135,6 +135,7 @@ def make_instances(
         masks,
         max_seq_length=settings.max_seq_length,
         unknown_id=settings.unknown_id,
+        continuation=settings.vocabulary.continuation,
     )
     for lang, account in counts.items():
         account.check(f"instances of language {lang}")

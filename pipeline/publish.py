@@ -12,7 +12,7 @@ from pipeline.report.dataset_card import dataset_card
 from pipeline.report.html import html_report
 from pipeline.stage_dedup import Deduplicated
 from pipeline.stage_extract import Extracted
-from pipeline.stage_instances import InstancesMade, rows_by_language, totals
+from pipeline.stage_instances import InstancesMade, rows_by_language, texts_by_language, totals
 from pipeline.stage_split import COUNTED, SplitCounts
 from pipeline.stage_vocabulary import VocabularyReady
 from pipeline.word_lists import WORDS_PATH
@@ -83,12 +83,13 @@ def _word_list(made: InstancesMade) -> dict[str, str] | None:
 
 
 def _languages(results: StageResults) -> dict[str, Any]:
-    rows = rows_by_language(results.made)
+    rows, texts = rows_by_language(results.made), texts_by_language(results.made)
     result = {}
     for lang, funnel in sorted(results.extracted.funnel.languages.items()):
         dropped = results.deduplicated.counts.get(lang, {})
         sides = results.split.get(lang, dict.fromkeys(COUNTED, 0))
         sampling = results.made.sampling.languages.get(lang)
+        text = texts.get(lang, InstanceCounts())
         result[lang] = {
             "pages_seen": funnel.pages_seen,
             "pages_skipped": sum(funnel.skipped.values()),
@@ -100,6 +101,9 @@ def _languages(results: StageResults) -> dict[str, Any]:
             "copies": sampling.copies if sampling else 0,
             "instances": rows[lang]["instances"] if lang in rows else 0,
             "tokens": rows[lang]["tokens"] if lang in rows else 0,
+            "words": text.words_in,
+            "pieces": text.tokens_in,
+            "unknown": text.tokens_unknown,
         }
     return result
 

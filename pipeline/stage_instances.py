@@ -19,7 +19,7 @@ import ray
 from pipeline.bucket import TOKENIZED, BucketDocuments, identities
 from pipeline.commit import DataFile, Marker, StageFolder
 from pipeline.config import BuildConfig
-from pipeline.instance_counts import InstanceCounts, add_counts
+from pipeline.instance_counts import COUNTS_VERSION, InstanceCounts, add_counts
 from pipeline.instances import InstanceSettings, make_instances
 from pipeline.losers import Gone
 from pipeline.progress import Progress
@@ -95,6 +95,7 @@ def run_instances(
     slots = plan_slots(config, split)
     words = copy_word_list(config)
     inputs = [
+        COUNTS_VERSION,
         deduplicated.stage_hash,
         vocabulary.vocabulary.sha256,
         words,
@@ -298,6 +299,19 @@ def totals(counts: dict[str, InstanceCounts]) -> InstanceCounts:
     for account in counts.values():
         total.add(account)
     return total
+
+
+def texts_by_language(made: InstancesMade) -> dict[str, InstanceCounts]:
+    """Language -> what came in: every document of every pass and side of the split, copies included.
+
+    One length stands for all, since all lengths are made of the same tokens.
+    """
+    first = next(iter(made.counts), "").partition("/")[0]
+    result: dict[str, InstanceCounts] = {}
+    for name, by_lang in made.counts.items():
+        if name.partition("/")[0] == first:
+            add_counts(result, by_lang)
+    return result
 
 
 def rows_by_language(made: InstancesMade) -> dict[str, Counter[str]]:

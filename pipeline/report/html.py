@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from pipeline.report.vocabulary_fit import pieces_per_word, unknown_share, unknown_warnings
+
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}th,td{padding:.25em .8em;border-bottom:1px solid #ddd}
@@ -33,6 +35,7 @@ def html_report(manifest: dict[str, Any]) -> str:
         _section("Why pages were left out", _bars(reasons) if reasons else "<p>None was left out.</p>"),
         _section("Tokens by language", _bars([(lang, entry["tokens"]) for lang, entry in languages])),
         _section("Languages", _language_table(languages)),
+        _section("How the vocabulary fits", _fit(manifest["languages"])),
         _section("Tokens", _rows(["set", *_token_names(counts)], _token_rows(counts))),
         _section("Sets", _set_table(manifest)),
         _section("Config", f"<pre>{escape(_pretty(manifest['config']))}</pre>"),
@@ -93,6 +96,22 @@ def _language_table(languages: Sequence[tuple[str, dict[str, Any]]]) -> str:
     ]
     header = ["language", *(name.replace("_", " ") for name in names)]
     return _rows(header, [[lang, *(entry[name] for name in names)] for lang, entry in languages])
+
+
+def _fit(languages: dict[str, dict[str, Any]]) -> str:
+    warnings = "".join(f"<p><b>Warning:</b> {escape(line)}</p>" for line in unknown_warnings(languages))
+    rows = [
+        [
+            lang,
+            entry["words"],
+            entry["pieces"],
+            f"{pieces_per_word(entry):.2f}",
+            f"{unknown_share(entry):.3%}",
+        ]
+        for lang, entry in sorted(languages.items(), key=lambda item: (-unknown_share(item[1]), item[0]))
+        if entry["pieces"]
+    ]
+    return warnings + _rows(["language", "words", "pieces", "pieces per word", "[UNK]"], rows)
 
 
 def _token_names(counts: dict[str, Any]) -> list[str]:

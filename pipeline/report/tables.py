@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+from pipeline.report.vocabulary_fit import pieces_per_word, unknown_share, unknown_warnings
 from pipeline.units import Unit
 
 # Languages beyond this many are summed up in one line.
@@ -70,7 +71,21 @@ def closing_table(manifest: dict[str, Any]) -> str:
     by_count = sorted(reasons, key=lambda reason: (-reasons[reason], reason))
     skips = table(["skipped or dropped", "pages"], [[reason, reasons[reason]] for reason in by_count])
     tokens = table(["tokens", "number"], list(counts["tokens"].items()))
-    return f"{languages}\n\n{skips}\n\n{tokens}\n\n{_sets(manifest)}"
+    sections = [languages, skips, tokens, _fit(manifest["languages"]), _sets(manifest)]
+    warnings = [f"warning: {line}" for line in unknown_warnings(manifest["languages"])]
+    return "\n\n".join([*sections, *(["\n".join(warnings)] if warnings else [])])
+
+
+def _fit(languages: dict[str, Any]) -> str:
+    """How the vocabulary fits: a line a language, the worst [UNK] shares first."""
+    rows = [
+        [lang, entry["words"], f"{pieces_per_word(entry):.2f}", f"{unknown_share(entry):.2%}"]
+        for lang, entry in sorted(languages.items(), key=lambda item: (-unknown_share(item[1]), item[0]))
+        if entry["pieces"]
+    ]
+    more = [f"and {len(rows) - _LANGUAGE_ROWS} more"] if len(rows) > _LANGUAGE_ROWS else []
+    header = ["language", "words", "pieces per word", "[UNK]"]
+    return "\n".join([table(header, rows[:_LANGUAGE_ROWS]), *more])
 
 
 def _sets(manifest: dict[str, Any]) -> str:

@@ -2,15 +2,19 @@
 
 import json
 import time
+from collections import Counter
 from pathlib import Path
 
 import datasets
 import pyarrow.parquet as pq
 import pytest
+from transformers import BertTokenizerFast
 
 from cluster.config_file import validate
 from pipeline.build import build, claim_output, dry_run
 from pipeline.config import BuildConfig
+from pipeline.report.html import html_report
+from pipeline.report.tables import closing_table
 from schemas.errors import ConfigError, InputError
 from schemas.manifest import parse_manifest
 from schemas.shards import SHARD
@@ -42,6 +46,40 @@ def test_every_page_document_and_token_is_accounted_for(manifest: dict) -> None:
     assert {"ar", "ru", "ja", "de"} <= set(languages)
     assert sum(entry["documents"] for entry in languages.values()) == manifest["counts"]["documents"]
     assert sum(entry["instances"] for entry in languages.values()) == sum(s["rows"] for s in manifest["sets"])
+
+
+def test_the_manifest_counts_words_pieces_and_unknown_of_each_language(corpus: Path, manifest: dict) -> None:
+    tokenizer = BertTokenizerFast.from_pretrained(corpus / "tokenizer")
+    # Held-out documents come once, in a set of their own; those of training once in each of two passes.
+    held_out = {
+        key
+        for entry in manifest["sets"]
+        if (entry["name"], entry["split"]) == ("len128", "validation")
+        for shard in entry["shards"]
+        for key in pq.read_table(corpus / shard["path"], columns=["document_key"])["document_key"].to_pylist()
+    }
+    counted: dict[str, Counter[str]] = {}
+    for part in sorted((corpus / "work").glob("extract-*/*.parquet")):
+        for row in pq.read_table(part, columns=["key", "lang", "sentences"]).to_pylist():
+            times = 1 if row["key"] in held_out else 2
+            for encoded in tokenizer(row["sentences"], add_special_tokens=False).encodings:
+                pieces = encoded.tokens
+                words = [piece for piece in pieces if not piece.startswith("##")]
+                found = {"words": len(words), "pieces": len(pieces), "unknown": pieces.count("[UNK]")}
+                counted.setdefault(row["lang"], Counter()).update({k: v * times for k, v in found.items()})
+    for lang in ("ru", "de"):
+        entry = manifest["languages"][lang]
+        assert {name: entry[name] for name in ("words", "pieces", "unknown")} == dict(counted[lang])
+
+
+def test_a_language_over_one_percent_unknown_is_warned_of(manifest: dict) -> None:
+    entry = manifest["languages"]["ru"]
+    limit = entry["pieces"] // 100
+    for unknown, warned in ((limit, False), (limit + 1, True)):
+        languages = {**manifest["languages"], "ru": {**entry, "unknown": unknown}}
+        changed = {**manifest, "languages": languages}
+        for shown in (closing_table(changed), html_report(changed)):
+            assert ("ru: 1.0% of the pieces are [UNK]" in shown) is warned
 
 
 def test_both_lengths_and_all_passes_are_there(manifest: dict) -> None:
