@@ -8,6 +8,12 @@ import ray
 from schemas.errors import ConfigError
 
 _REDUCE_WAIT_SECONDS = 300.0
+_TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
+
+
+def _says_more_than_that_a_token_is_used(record: logging.LogRecord) -> bool:
+    """Ray warns that it protects a cluster that it starts; that it does *not* is worth a warning."""
+    return not record.getMessage().startswith("Token authentication is enabled")
 
 
 def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) -> None:
@@ -20,6 +26,8 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
         return
     address = os.environ.get("RAY_ADDRESS") or "local"
     local = address == "local"
+    if local:
+        logging.getLogger(_TOKEN_SETUP).addFilter(_says_more_than_that_a_token_is_used)
     try:
         ray.init(
             address=address,

@@ -11,27 +11,24 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from cluster.config_file import field_help, load_config
+from cluster.config_file import load_config
+from cluster.job_arguments import job_parser
 from pipeline.config import BuildConfig
 from schemas.errors import BertmillError
 
 
 def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     """The known arguments, and the ``--field=value`` overrides."""
-    parser = argparse.ArgumentParser(
-        prog="build_corpus.py",
-        description="Builds a corpus of BERT pre-training shards from raw dumps. Any field of the config "
-        "can be set from the command line: --dedup.near=true, --sources.0.paths='[a.xml.bz2]'.",
-        epilog="fields of the config:\n" + field_help(BuildConfig),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = job_parser(
+        "build_corpus.py",
+        "Builds a corpus of BERT pre-training shards from raw dumps.",
+        "--dedup.near=true, --sources.0.paths='[a.xml.bz2]'",
+        BuildConfig,
     )
-    parser.add_argument("--config", required=True, metavar="YAML", help="the config: a path or URI")
-    parser.add_argument("--dry-run", action="store_true", help="show the config and the work, touch nothing")
     parser.add_argument(
         "--cpus", type=int, metavar="N", help="CPUs of the Ray that is started here, when one is"
     )
-    known, overrides = parser.parse_known_args(argv)
-    return known, overrides
+    return parser.parse_known_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from cluster.config_file import field_help, load_config
+from cluster.config_file import load_config
+from cluster.job_arguments import job_parser
 from cluster.job_paths import lasting
 from schemas.errors import BertmillError
 from trainer import stopping
@@ -28,19 +29,21 @@ from trainer.ranks import alone, join_torchrun, pick_device
 _EXIT_STOPPED = 128 + signal.SIGTERM
 
 
+def parse_arguments(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """The known arguments, and the ``--field=value`` overrides."""
+    parser = job_parser(
+        "pretrain.py",
+        "Trains a BERT from the shards of a corpus.",
+        "--phases.0.steps=100",
+        TrainConfig,
+    )
+    parser.add_argument("--launcher", choices=("ray", "local", "torchrun"), default="ray")
+    return parser.parse_known_args(argv)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. 0: finished, 143: stopped by SIGTERM after a checkpoint, 2: a mistake."""
-    parser = argparse.ArgumentParser(
-        prog="pretrain.py",
-        description="Trains a BERT from the shards of a corpus. Any field of the config can be set from the "
-        "command line: --phases.0.steps=100.",
-        epilog="fields of the config:\n" + field_help(TrainConfig),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--config", required=True, metavar="YAML", help="the config: a path or URI")
-    parser.add_argument("--dry-run", action="store_true", help="show the plan and end")
-    parser.add_argument("--launcher", choices=("ray", "local", "torchrun"), default="ray")
-    arguments, overrides = parser.parse_known_args(argv)
+    arguments, overrides = parse_arguments(argv)
     try:
         config = _absolute(load_config(TrainConfig, arguments.config, overrides))
         if arguments.dry_run:

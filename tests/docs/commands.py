@@ -2,20 +2,27 @@
 
 import re
 import shlex
+from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
 from click import Command, Group, UsageError
+from pydantic import BaseModel
 
 from bertmill.cli import _parser
 from cluster.config_file import load_config
-from pipeline.build_corpus import parse_arguments
+from pipeline import build_corpus
 from pipeline.config import BuildConfig
 from schemas.errors import BertmillError
 from tests.infra.terraform import ROOT_MODULE, read_module
 from tests.infra.tools import ROOT, run_tool
+from trainer import pretrain
 from trainer.config import TrainConfig
 
+_JOBS: dict[str, tuple[Callable[[list[str]], tuple[Namespace, list[str]]], type[BaseModel]]] = {
+    "pipeline/build_corpus.py": (build_corpus.parse_arguments, BuildConfig),
+    "trainer/pretrain.py": (pretrain.parse_arguments, TrainConfig),
+}
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 
 
@@ -59,17 +66,9 @@ def _exists(path: str) -> Path:
 
 def _job(script: str, words: list[str]) -> None:
     _exists(script)
-    if script == "pipeline/build_corpus.py":
-        known, overrides = parse_arguments(words)
-        load_config(BuildConfig, str(_exists(known.config)), overrides)
-        return
-    flags = {"--config", "--launcher", "--dry-run"}
-    overrides = [word for word in words if "=" in word]
-    rest = [word for word in words if "=" not in word]
-    unknown = [word for word in rest if word.startswith("--") and word not in flags]
-    if script != "trainer/pretrain.py" or unknown:
-        raise ValueError(f"{script}: unknown {unknown}")
-    load_config(TrainConfig, str(_exists(rest[rest.index("--config") + 1])), overrides)
+    parse, model = _JOBS[script]
+    known, overrides = parse(words)
+    load_config(model, str(_exists(known.config)), overrides)
 
 
 def _python(words: list[str]) -> None:
