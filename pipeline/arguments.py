@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.markup import CELL
+from pipeline.markup import CELL, LINE_MARKS
 
 
 class Argument(NamedTuple):
@@ -82,7 +82,11 @@ class CallArguments:
     def _text(self, argument: Argument) -> str:
         text = self._texts.get(argument)
         if text is None:
-            text = self._texts[argument] = self._render(argument).strip()
+            text = self._render(argument).strip()
+            if text[:1] in LINE_MARKS:
+                # Stripping took the line feed that made it a list.
+                text = "\n" + text
+            self._texts[argument] = text
         return text
 
     def get(self, name: str) -> str:

@@ -20,6 +20,7 @@ BOLD = "\x06"
 TERM = "\x07"  # first in a line: an item of a definition list
 INDENT = "\x08"  # first in a line: an indented line
 SOFT = "\x0b"  # a line feed within a paragraph
+LINE_MARKS = frozenset((HEADING, ITEM, INDENT, TERM))
 MARKS = (HOLE, GAP, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT)
 
 # Kinds of tokens. Those below LINE have no structure and become TEXTS[token].

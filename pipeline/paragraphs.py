@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from pipeline.languages import UNSPACED_LANGUAGES
-from pipeline.markup import BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, ITEM, SOFT, TERM
+from pipeline.markup import BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, LINE_MARKS, SOFT, TERM
 from pipeline.sentences import split_sentences
 
 
@@ -36,7 +36,6 @@ _VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'‘=<>≈~≤≥±+×-–�
 _EMPTY_BRACKET = re.compile(r"(?<=\s)[(（]\s*[)）]\s?")
 _TERM_PARTS = re.compile(r"\s:\s")
 _MAX_BRACKET = 240
-_LINE_MARKS = frozenset([HEADING, ITEM, INDENT, TERM])
 
 
 def finish(text: str, lang: str, headings: bool, lists: bool, drop_holed: bool) -> CleanText:
@@ -45,7 +44,7 @@ def finish(text: str, lang: str, headings: bool, lists: bool, drop_holed: bool) 
     for line in text.split("\n"):
         body = line
         mark = line[:1]
-        if mark in _LINE_MARKS:
+        if mark in LINE_MARKS:
             # What such a line says ends with it; the next line is a paragraph again.
             marked, _, body = line[1:].partition(SOFT)
             for part in _marked_line(mark, marked, headings, lists):

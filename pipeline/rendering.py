@@ -201,7 +201,8 @@ class Page:
         if text is None:
             out.append(HOLE)
         elif text:
-            out.append(text)
+            # A text that begins with a list stands on its own line (MediaWiki: braceSubstitution).
+            out.append("\n" + text if text[0] in markup.LINE_MARKS else text)
         else:
             self._gap(out)
         return end

@@ -106,6 +106,10 @@ def harvtxt(arguments: Arguments) -> str | None:
 
 _MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October",
            "November", "December")  # fmt: skip
+_MONTHS_ES = ("enero", "febrero", "marzo", "abril", "mayo", "junio", "julio", "agosto", "septiembre",
+              "octubre", "noviembre", "diciembre")  # fmt: skip
+_MONTHS_FR = ("janvier", "février", "mars", "avril", "mai", "juin", "juillet", "août", "septembre",
+              "octobre", "novembre", "décembre")  # fmt: skip
 _MONTHS_PT = ("janeiro", "fevereiro", "março", "abril", "maio", "junho", "julho", "agosto", "setembro",
               "outubro", "novembro", "dezembro")  # fmt: skip
 
@@ -125,8 +129,22 @@ def english_date(arguments: Arguments) -> str | None:
 
 def portuguese_date(arguments: Arguments) -> str | None:
     """``{{dtlink|2|1|1950}}`` -> "2 de janeiro de 1950"."""
+    return _day_month_year(arguments, _MONTHS_PT, " de ")
+
+
+def _day_month_year(arguments: Arguments, months: tuple[str, ...], between: str) -> str | None:
     day, month, year = (arguments.get(place).lstrip("0") for place in "123")
-    return " de ".join(filter(None, (day, _month(month, _MONTHS_PT), year))) or None
+    return between.join(filter(None, (day, _month(month, months), year))) or None
+
+
+def french_date(arguments: Arguments) -> str | None:
+    """``{{date|2|1|1950}}`` or ``{{date|2|janvier|1950}}`` -> "2 janvier 1950"."""
+    return _day_month_year(arguments, _MONTHS_FR, " ")
+
+
+def spanish_date(arguments: Arguments) -> str | None:
+    """``{{fecha|2|1|1950}}`` -> "2 de enero de 1950"."""
+    return _day_month_year(arguments, _MONTHS_ES, " de ")
 
 
 def as_of(arguments: Arguments) -> str | None:
@@ -153,10 +171,12 @@ def music(arguments: Arguments) -> str | None:
 FUNCTIONS: dict[str, Rule] = {
     "as_of": as_of,
     "english_date": english_date,
+    "french_date": french_date,
     "harvtxt": harvtxt,
     "music": music,
     "portuguese_date": portuguese_date,
     "siglo": siglo,
+    "spanish_date": spanish_date,
     "convert": convert,
     "fraction": fraction,
     "height": height,

@@ -40,11 +40,21 @@ class _Pattern:
                 text, found = part._fill(arguments)
                 text = text if found else ""
             else:
-                text = next(filter(None, (_argument(arguments, name) for name in part)), "")
-                found = bool(text)
+                text, found = _first_given(arguments, part)
             filled = filled or found
             pieces.append(text)
         return ("".join(pieces) if filled else ""), filled
+
+
+def _first_given(arguments: Arguments, names: tuple[str, ...]) -> tuple[str, bool]:
+    """The text of the first name that has one, and whether one has; a default counts, also an empty one."""
+    for name in names:
+        if name.startswith("="):
+            return name[1:], True
+        text = _argument(arguments, name)
+        if text:
+            return text, True
+    return "", False
 
 
 def _argument(arguments: Arguments, name: str) -> str:

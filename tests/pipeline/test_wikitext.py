@@ -68,6 +68,17 @@ def test_namespaces_of_the_dump_are_used_beside_english_and_known_aliases() -> N
         ("{{{1|default}}}{{{2}}}", "en", "default"),
         ("{{hlist|a|b|''c''}}", "en", "a, b, c"),
         ("x{{ndash}}y{{nbsp}}z", "en", "x–y z"),
+        ("Isles: {{plainlist|\n* Skye\n* Mull}}", "en", "Isles:\nSkye\nMull"),
+        ("{{circa}} 1500, {{circa|1510|1520}}", "en", "c. 1500, c. 1510 – 1520"),
+        ("3{{e|5}} kg or {{val|1.5|e=3|u=m}}", "en", "3×10^5 kg or 1.5×10^3 m"),
+        ("{{OldStyleDate|6 June|1799|26 May}}", "en", "6 June [O.S. 26 May] 1799"),
+        ("{{OldStyleDate|6 июня|1799|26 мая}}", "ru", "26 мая [6 июня] 1799"),
+        ("{{s-|I|er}}, {{s2-|XII|e|XIII|e}}", "fr", "Ier siècle, XIIe et XIIIe siècles"),
+        ("{{-s|II|e}}, {{sp-|VII|e|au|IX|e}}", "fr", "IIe siècle av. J.-C., VIIe au IXe siècles"),
+        ("{{lang|en|Word}} {{n°}} 7, {{tmp|20}}, {{tmp|70|°F}}", "fr", "Word no 7, 20 °C, 70 °F"),
+        ("{{unité|3,5|hab./km|2}} le {{date|4|5|1970}}", "fr", "3,5 hab./km2 le 4 mai 1970"),
+        ("{{fecha|4|5|1970}}", "es", "4 de mayo de 1970"),
+        ("{{تحويل|5|كم|ميل}} سنة 1200 {{هـ}}", "ar", "5 كم سنة 1200 هـ"),
         ("{{Template:small|x}} {{subst:small|y}} {{ SMALL_ | 1=z}}", "en", "x y z"),
     ],
 )
@@ -244,13 +255,14 @@ _PIECES = st.sampled_from(
         *"-{ }- '' ''' ''''' &amp; &#1; http://a :// __X__ File: {{x".split(),
         *"{{small| {{#if: {{#switch: {{lang|en| = ; : ( ) « » . , a B 1 \x01 \x02 山 。".split(),
         *["\n", "\n\n", "\n* ", "\n== ", "\x0b", "<div style='display:none'>", "</div>"],
+        *["{{small|\n* a}}", "{{#if:x|\n; a : b}}", "[[x|\n# a]]", "{{citation|\n: a}}", "'''\n* a'''"],
     ]
 )
 
 
 @given(
     st.lists(_PIECES, max_size=60).map(" ".join) | st.lists(_PIECES, max_size=60).map("".join),
-    st.sampled_from(["en", "zh"]),
+    st.sampled_from(["en", "fr", "zh"]),
 )
 def test_any_input_gives_paragraphs_without_marks_of_ours(wikitext: str, lang: str) -> None:
     clean = plain_text(wikitext, SiteInfo(lang))
