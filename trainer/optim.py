@@ -18,13 +18,16 @@ Kind = Literal["adamw", "lamb", "muon"]
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _NEWTON_SCHULZ_STEPS = 5
 _MUON_MOMENTUM = 0.95
+# The decoder of masked tokens is the embedding table.
+_OUTPUT_WEIGHTS = ("pair_head.weight",)
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Matrices with weight decay, then biases and norms without: everything of fewer than 2 dimensions.
 
     ``parts`` is how many matrices stand one below the other in a parameter (3 in a query-key-value
-    product): LAMB and Muon treat each on its own. ``matrix`` is true for weights of linear layers.
+    product): LAMB and Muon treat each on its own. ``matrix`` is true for weights of linear layers inside
+    the network: embeddings and the output layer are AdamW's in Muon's published rule.
     """
     embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     groups: dict[tuple[bool, bool, int], list[nn.Parameter]] = {}
@@ -32,7 +35,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
         if not parameter.requires_grad:
             continue
         decays = parameter.ndim >= 2
-        matrix = decays and id(parameter) not in embeddings
+        matrix = decays and id(parameter) not in embeddings and not name.endswith(_OUTPUT_WEIGHTS)
         parts = 3 if name.endswith("attention.qkv.weight") else 1
         groups.setdefault((decays, matrix, parts), []).append(parameter)
     return [
@@ -205,11 +208,13 @@ class Lamb(_DeviceOptimizer):
 
 
 class Muon(_DeviceOptimizer):
-    """Muon (Jordan et al. 2024) for the matrices of linear layers, AdamW for everything else.
+    """Muon (Jordan et al. 2024) for the matrices inside the network, AdamW for everything else.
 
     b <- 0.95 b + g; u = orthogonalised (g + 0.95 b), by five Newton-Schulz steps;
     x <- (1 - lr weight_decay) x - lr 0.2 sqrt(max(rows, columns)) u, whose root mean square is about
-    that of an AdamW step (Liu et al. 2025), so that both share one learning rate.
+    that of an AdamW step in a long training (Liu et al. 2025), so that both share one learning rate.
+    It never exceeds 0.2 lr, where AdamW's first steps have up to lr: a training of few hundred steps
+    wants two to three times AdamW's rate.
     """
 
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:

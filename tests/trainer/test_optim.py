@@ -99,6 +99,37 @@ def test_muon_steps_along_the_singular_directions() -> None:
     np.testing.assert_allclose(model.word_weight.detach().numpy(), expected, rtol=0, atol=2e-6)
 
 
+@pytest.mark.parametrize("shape", [(24, 64), (64, 24), (32, 32)])
+def test_muon_steps_like_that_of_torch(shape: tuple[int, int]) -> None:
+    """torch computes the singular directions in bf16: the steps differ by its rounding and no more."""
+    random = torch.Generator().manual_seed(3)
+    ours, theirs = nn.Linear(*reversed(shape), bias=False), nn.Linear(*reversed(shape), bias=False)
+    theirs.load_state_dict(ours.state_dict())
+    one = build_optimizer(ours, "muon", learning_rate=0.01, weight_decay=0.1)
+    other = torch.optim.Muon(theirs.parameters(), lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
+    for _ in range(5):
+        before = ours.weight.detach().clone()
+        theirs.weight.data.copy_(before)
+        ours.weight.grad = torch.randn(shape, generator=random)
+        theirs.weight.grad = ours.weight.grad.clone()
+        one.step()
+        other.step()
+        step, reference = ours.weight.detach() - before, theirs.weight.detach() - before
+        assert (step - reference).norm() < 0.03 * reference.norm()
+        assert step.square().mean().sqrt() == pytest.approx(0.2 * 0.01, rel=0.2)
+
+
+def test_muon_leaves_embeddings_and_outputs_to_adamw() -> None:
+    model = small_model("albert")
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    matrices = {
+        names[id(p)] for group in parameter_groups(model, 0.1) if group["matrix"] for p in group["params"]
+    }
+    inside = {name for name, parameter in model.named_parameters() if parameter.ndim == 2}
+    tables = {f"encoder.embeddings.{table}.weight" for table in ("word", "position", "segment")}
+    assert matrices == inside - tables - {"pair_head.weight"}
+
+
 @pytest.mark.parametrize("shape", [(8, 32), (32, 8), (16, 16)])
 def test_orthogonal_matrices_have_singular_values_near_one(shape: tuple[int, int]) -> None:
     matrix = orthogonalize(torch.randn(shape, generator=torch.Generator().manual_seed(0)))
