@@ -17,6 +17,7 @@ from cluster import storage
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import load_vocabulary
 from schemas.manifest import parse_manifest
+from tests.checkout import copy_checkout
 from tests.pipeline import builds
 from tests.ray_head import RayHead, ray_head
 from trainer.checkpoint import latest_verified
@@ -25,15 +26,10 @@ from trainer.export import import_model
 ROOT = builds.ROOT
 pytestmark = pytest.mark.slow
 
-# Nothing of the checkout that the jobs do not need, so that it shows if they need more.
-JOB_FOLDERS = ("bertmill", "cluster", "configs", "pipeline", "schemas", "trainer")
-
 
 @pytest.fixture(scope="module")
 def working_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("checkout")
-    for name in JOB_FOLDERS:
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    folder = copy_checkout(tmp_path_factory.mktemp("checkout") / "bertmill")
     for name in builds.DUMPS:
         (folder / "sample" / "dumps").mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / "sample" / "dumps" / f"{name}.xml.bz2", folder / "sample" / "dumps")

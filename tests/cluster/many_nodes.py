@@ -1,6 +1,6 @@
 """Both jobs on four hosts that share only an object store, a host killed in each; compared with one machine.
 
-    python -m tests.cluster.many_nodes [--record FILE]        # as root, five minutes on two cores
+    python -m tests.cluster.many_nodes [--record FILE]        # as root, ten minutes on two cores
 
 The build goes through ``ray job submit``, the training through ``bertmill submit``. The reference is the same
 two jobs in one process tree on this machine, undisturbed.
@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ import requests
 import yaml
 
 from cluster import storage
+from tests.checkout import ROOT, copy_checkout
 from tests.cluster.hosts import Host, Network, network
 from tests.s3_server import BUCKET, S3Server
 
-ROOT = Path(__file__).resolve().parents[2]
 WORKERS = ("a", "b", "c")
 DUMPS = ("ltg", "frwiki-mini", "rowiki", "fiwiki", "idwiki", "afwiki", "mkwiki", "arwiki", "svwiki", "jawiki")
 STEPS = 60
@@ -158,9 +159,11 @@ def _written(path: Path, config: dict[str, Any]) -> Path:
 
 
 @contextmanager
-def _running(words: list[str], environment: dict[str, str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _running(
+    words: list[str], checkout: Path, environment: dict[str, str], log: Path
+) -> Iterator[subprocess.Popen[bytes]]:
     with log.open("ab") as file:
-        process = subprocess.Popen(words, cwd=ROOT, env=environment, stdout=file, stderr=file)
+        process = subprocess.Popen(words, cwd=checkout, env=environment, stdout=file, stderr=file)
     try:
         yield process
     finally:
@@ -194,19 +197,19 @@ def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, An
         **os.environ, "RAY_ADDRESS": cluster.dashboard,
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token,
     }  # fmt: skip
+    checkout = copy_checkout(folder / "checkout")
     # Uploaded with the working directory, as a user's configs are.
-    with tempfile.TemporaryDirectory(prefix=".many-nodes-", dir=ROOT / "configs") as configs:
-        build, train = build_config(Path(configs)), train_config(Path(configs))
-        seen = {
-            "hosts": f"a head and {len(WORKERS)} workers of one CPU; own network, disk and processes each",
-            "build": _build(cluster, build, client, aws, folder),
-        }
-        for name in ("d", "e"):
-            cluster.add_worker(name)
-        seen["pretrain"] = _pretrain(cluster, train, client, folder)
-        for host in net.hosts.values():
-            host.kill()
-        return {**seen, "single": _compare(build, train, folder)}
+    build, train = build_config(checkout / "configs"), train_config(checkout / "configs")
+    seen = {
+        "hosts": f"a head and {len(WORKERS)} workers of one CPU; own network, disk and processes each",
+        "build": _build(cluster, build, client, aws, folder),
+    }
+    for name in ("d", "e"):
+        cluster.add_worker(name)
+    seen["pretrain"] = _pretrain(cluster, train, client, folder)
+    for host in net.hosts.values():
+        host.kill()
+    return {**seen, "single": _compare(build, train, folder)}
 
 
 def _build(
@@ -221,10 +224,10 @@ def _build(
     words = [
         "ray", "job", "submit", "--address", cluster.dashboard,
         "--runtime-env", str(path), "--working-dir", ".",
-        "--", "python", "pipeline/build_corpus.py", "--config", str(config.relative_to(ROOT)),
+        "--", "python", "pipeline/build_corpus.py", "--config", f"configs/{config.name}",
     ]  # fmt: skip
     began = time.monotonic()
-    with _running(words, client, log) as process:
+    with _running(words, folder / "checkout", client, log) as process:
 
         def done(stage: str) -> int:
             return sum(
@@ -233,13 +236,12 @@ def _build(
                 if info.uri.endswith(".done.json")
             )
 
+        def begun(stage: str) -> bool:
+            return done(stage) >= 1 or process.poll() is not None
+
         kills = []
         for stage, victim in (("extract-", "a"), ("instances-", "b")):
-            wait_until(
-                lambda stage=stage: done(stage) >= 1 or process.poll() is not None,
-                f"a unit of {stage}",
-                300,
-            )  # type: ignore[misc]
+            wait_until(partial(begun, stage), f"a unit of {stage}", 300)
             kills.append({"host": victim, "stage": stage.rstrip("-"), "units done": done(stage)})
             cluster.kill(victim)
         _finish(process, log, 600)
@@ -261,12 +263,12 @@ def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Pa
         "submit",
         "pretrain",
         "--config",
-        str(config.relative_to(ROOT)),
+        f"configs/{config.name}",
     ]
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3"):
         words += ["--env", name]
     began = time.monotonic()
-    with _running(words, client, log) as process:
+    with _running(words, folder / "checkout", client, log) as process:
         wait_until(
             lambda: count(runs, "MANIFEST.json") >= 2 or process.poll() is not None, "two checkpoints", 300
         )
@@ -290,7 +292,7 @@ def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     environment |= {
         "RAY_AUTH_MODE": "disabled",
-        "PYTHONPATH": str(ROOT),
+        "PYTHONPATH": str(folder / "checkout"),
         "RAY_memory_monitor_refresh_ms": "0",
     }
     jobs = {
@@ -307,7 +309,7 @@ def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
     seconds = {}
     for name, words in jobs.items():
         log, began = folder / f"single-{name}.log", time.monotonic()
-        with _running([sys.executable, *words], environment, log) as process:
+        with _running([sys.executable, *words], folder / "checkout", environment, log) as process:
             _finish(process, log, 600)
         seconds[name] = round(time.monotonic() - began, 1)
     theirs, ours = contents(f"{single}/corpus"), contents(f"{many}/corpus")

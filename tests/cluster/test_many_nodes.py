@@ -1,5 +1,6 @@
 """Both jobs on hosts that share nothing but an object store, power cuts in each, against one machine."""
 
+import json
 import os
 from pathlib import Path
 
@@ -23,6 +24,7 @@ def test_many_nodes_with_power_cuts_give_the_bytes_of_one(
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.setenv(name, "")  # put back afterwards
     seen = many_nodes.run(tmp_path)
+    print(json.dumps(seen, indent=1))
     assert [kill["stage"] for kill in seen["build"]["killed"]] == ["extract", "instances"]
     # The power cuts fell into the stages, not after them.
     assert seen["build"]["killed"][0]["units done"] < seen["build"]["units"]
