@@ -13,7 +13,7 @@ from trainer.corpus import Corpus, check_model, open_corpus
 from trainer.evaluate import Figures, HeldOut, evaluate
 from trainer.export import ModelCard, export_model, import_model
 from trainer.model import BertPretraining
-from trainer.ranks import alone, pick_device
+from trainer.ranks import Ranks, alone, pick_device
 from trainer.saved import load_model
 
 Answers = list[list[tuple[str, float]]]
@@ -53,9 +53,11 @@ def evaluate_model(
     rows: int | None = None,
     micro_batch_tokens: int = 16384,
     use_gpu: bool = False,
+    ranks: Ranks | None = None,
 ) -> dict[str, Figures]:
     """Figures by language of the model at ``model_uri`` on a corpus' validation rows.
 
+    All ``ranks`` (by default this process alone) call it together; each gets all figures.
     Raises ConfigError when they do not fit together, CorpusError, CheckpointError.
     """
     saved, corpus = load_model(model_uri), open_corpus(manifest_uri)
@@ -66,7 +68,8 @@ def evaluate_model(
         max_positions=saved.model.config.max_positions,
         lengths=[length] if length else [],
     )
-    return _measure(saved.model, corpus, length, rows, micro_batch_tokens, use_gpu=use_gpu)
+    ranks = ranks or alone(pick_device(use_gpu))
+    return _measure(saved.model, corpus, length, rows, micro_batch_tokens, ranks)
 
 
 def _measure(
@@ -75,19 +78,19 @@ def _measure(
     length: int | None,
     rows: int | None,
     micro_batch_tokens: int = 16384,
-    *,
-    use_gpu: bool = False,
+    ranks: Ranks | None = None,
 ) -> dict[str, Figures]:
-    device = pick_device(use_gpu)
-    dtype = torch.bfloat16 if use_gpu else torch.float32
+    ranks = ranks or alone()
+    device = ranks.device
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     fitting = [one for one in corpus.lengths("validation") if one <= model.config.max_positions]
     if length is None and not fitting:
         raise CorpusError(f"{corpus.uri}: no validation rows that fit {model.config.max_positions} positions")
     chosen = length or fitting[-1]
     model.to(device)
     model.use_kernel(device, dtype)
-    held_out = HeldOut(corpus, chosen, max(micro_batch_tokens, chosen), rows)
-    return evaluate(model, held_out, alone(device), dtype)
+    held_out = HeldOut(corpus, chosen, max(micro_batch_tokens, chosen), rows, ranks)
+    return evaluate(model, held_out, ranks, dtype)
 
 
 def fill_masks(model_uri: str, texts: Sequence[str], top: int = 3) -> list[Answers]:

@@ -9,6 +9,9 @@ from cluster.config_file import load_config
 if TYPE_CHECKING:
     from trainer.evaluate import Figures
 
+_TIMEOUT_SECONDS = 600.0
+"""After this a process of the evaluation that does not answer counts as dead."""
+
 # torch is imported where a command needs it: the other commands should not wait for it.
 
 
@@ -28,6 +31,13 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
         "--micro-batch-tokens", type=int, default=16384, metavar="N", help="tokens at a time (default 16384)"
     )
     parser.add_argument("--gpu", action="store_true", help="on the first CUDA device, in bf16")
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "torchrun"),
+        default="local",
+        help="torchrun: several processes share the rows, with the same figures to the bit on CPUs; "
+        "torchrun --nproc-per-node N -m bertmill evaluate ... --launcher torchrun",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(execute=_evaluate)
     parser = commands.add_parser(
@@ -43,7 +53,10 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
 
 def _evaluate(arguments: argparse.Namespace) -> int:
     from bertmill.models import evaluate_model
+    from trainer.ranks import join_torchrun, leave
 
+    several = arguments.launcher == "torchrun"
+    ranks = join_torchrun(_TIMEOUT_SECONDS, arguments.gpu) if several else None
     found = evaluate_model(
         arguments.model,
         arguments.corpus,
@@ -51,8 +64,12 @@ def _evaluate(arguments: argparse.Namespace) -> int:
         rows=arguments.rows,
         micro_batch_tokens=arguments.micro_batch_tokens,
         use_gpu=arguments.gpu,
+        ranks=ranks,
     )
-    print(json.dumps(found, indent=1) if arguments.json else "\n".join(table(found)))  # noqa: T201
+    first = ranks is None or ranks.rank == 0
+    leave()
+    if first:
+        print(json.dumps(found, indent=1) if arguments.json else "\n".join(table(found)))  # noqa: T201
     return 0
 
 

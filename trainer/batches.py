@@ -1,7 +1,7 @@
 """Global batches as micro-batches: what each rank trains in each step, agreed without a word.
 
-Every rank knows the lengths of all rows of a global batch from the ``length`` column, and computes the
-same plan from them: the batch, sorted by row group, is cut into one run of rows for each rank, of equal
+Every rank knows the lengths of all rows of a global batch, which rank 0 reads, and computes the same plan
+from them: the batch, sorted by row group, is cut into one run of rows for each rank, of equal
 tokens as nearly as rows allow; each rank deals its rows to the same number of micro-batches, none of which
 exceeds the token budget. A rank or micro-batch that got no row trains a filler that counts for nothing,
 so that all ranks make the same collectives. Nothing is carried over from one step to the next: there
@@ -21,10 +21,11 @@ from schemas.errors import CorpusError
 from schemas.shards import NO_LABEL
 from trainer.dynamic_masks import DynamicMasks
 from trainer.microbatch import MicroBatch
-from trainer.order import SampleOrder
+from trainer.order import Places, SampleOrder
 from trainer.packing import gather_rows, pack, row_lengths
 from trainer.plan import StepPlan, TrainingPlan
 from trainer.rows import ShardRows
+from trainer.shared_lengths import SharedLengths
 
 I64 = npt.NDArray[np.int64]
 
@@ -150,11 +151,16 @@ class BatchReader:
         threads: int = 2,
         ahead: int = 2,
         pin: bool = False,
+        shared: SharedLengths | None = None,
     ) -> None:
-        """``pin`` puts micro-batches into page-locked memory, from which a GPU copies while it computes."""
+        """``pin`` puts micro-batches into page-locked memory, from which a GPU copies while it computes.
+
+        ``shared`` lets rank 0 read the lengths for all; all ranks must then read the same steps in the
+        same order. Without it each rank reads them.
+        """
         self._plan, self._streams = plan, streams
         self._rank, self._world_size = rank, world_size
-        self._ahead, self._pin = ahead, pin
+        self._ahead, self._pin, self._shared = ahead, pin, shared
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="read-ahead")
         self._pending: dict[int, Future[StepBatches]] = {}
 
@@ -168,6 +174,8 @@ class BatchReader:
 
     def close(self) -> None:
         """Ends the threads; what was read ahead is forgotten."""
+        if self._shared is not None:
+            self._shared.close()
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def read(self, step: int) -> StepBatches:
@@ -177,17 +185,31 @@ class BatchReader:
             self._pending.pop(old).cancel()
         for number in wanted:
             if number not in self._pending:
-                self._pending[number] = self._pool.submit(self._build, number)
+                self._pending[number] = self._begin(number)
         return self._pending.pop(step).result()
 
-    def _build(self, step: int) -> StepBatches:
-        plan = self._plan.at(step)
-        stream, budget = self._streams[plan.max_seq_length], plan.micro_batch_tokens
+    def _begin(self, step: int) -> Future[StepBatches]:
+        shared = self._shared
+        # Rank 0 begins to read the lengths before what waits for them, so these never keep it from a thread.
+        lengths = shared.ask(lambda: self._lengths(step), self._pool) if shared is not None else None
+        return self._pool.submit(self._build, step, lengths)
+
+    def _places(self, plan: StepPlan) -> Places:
         samples = np.arange(plan.first_sample, plan.first_sample + plan.rows, dtype=np.int64)
         # A gradient does not depend on who trains which row, so a rank takes rows that lie together:
         # it reads few row groups, and the same ones in the next steps of their window.
-        places = stream.order.locate(samples).grouped()
-        lengths = row_lengths(places, stream.rows, whole=self._world_size == 1)
+        return self._streams[plan.max_seq_length].order.locate(samples).grouped()
+
+    def _lengths(self, step: int) -> I64:
+        plan = self._plan.at(step)
+        rows = self._streams[plan.max_seq_length].rows
+        return row_lengths(self._places(plan), rows, whole=self._world_size == 1)
+
+    def _build(self, step: int, told: Future[I64] | None) -> StepBatches:
+        plan = self._plan.at(step)
+        stream, budget = self._streams[plan.max_seq_length], plan.micro_batch_tokens
+        places = self._places(plan)
+        lengths = told.result() if told is not None else self._lengths(step)
         most_rows = stream.shape.most_rows(budget) if stream.shape else None
         shares = deal(lengths, self._world_size, budget, most_rows)
         mine = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))

@@ -1,12 +1,23 @@
 """The config of a training run: every field, its default, its range and what it does."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from trainer.model_config import ModelConfig
 
-Precision = Literal["fp32", "bf16"]
+
+def _no_fp16(value: Any) -> Any:
+    """Raises ValueError for half precision, whose range would need a scaled loss."""
+    if str(value).lower() in ("fp16", "float16", "half"):
+        raise ValueError(
+            "fp16 is not offered: small gradients vanish in it unless the loss is scaled, and a scale can"
+            " collapse; bf16 has the range of fp32, and GPUs without it train in fp32"
+        )
+    return value
+
+
+Precision = Annotated[Literal["fp32", "bf16"], BeforeValidator(_no_fp16)]
 Positive = Annotated[int, Field(ge=1)]
 
 

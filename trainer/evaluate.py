@@ -19,7 +19,7 @@ from trainer.model import BertPretraining
 from trainer.objectives import STATISTICS, PretrainingLoss
 from trainer.order import SampleOrder
 from trainer.packing import gather_rows, pack, row_lengths
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, alone
 from trainer.rows import ShardRows
 
 Figures = dict[str, float]
@@ -32,13 +32,19 @@ _ORDER_SEED = 0
 class HeldOut:
     """The first ``rows`` rows (None: all) of a corpus' validation split, in micro-batches.
 
-    Row groups are taken in a fixed random order, so that a part of the rows has all languages. Raises
-    CorpusError when the corpus has no validation rows of ``max_seq_length``, ConfigError when
-    ``micro_batch_tokens`` cannot hold one.
+    Row groups are taken in a fixed random order, so that a part of the rows has all languages. Rank 0 reads
+    the lengths of the rows for all ``ranks``, which must make it together. Raises CorpusError when the
+    corpus has no validation rows of ``max_seq_length``, ConfigError when ``micro_batch_tokens`` cannot
+    hold one.
     """
 
     def __init__(
-        self, corpus: Corpus, max_seq_length: int, micro_batch_tokens: int, rows: int | None = None
+        self,
+        corpus: Corpus,
+        max_seq_length: int,
+        micro_batch_tokens: int,
+        rows: int | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         if micro_batch_tokens < max_seq_length:
             raise ConfigError(
@@ -53,8 +59,19 @@ class HeldOut:
         order = SampleOrder([[shard.row_groups for shard in passes[0]]], _ORDER_SEED)
         total = sum(sum(shard.row_groups) for shard in passes[0])
         self._places = order.locate(np.arange(min(rows or total, total), dtype=np.int64))
-        lengths = row_lengths(self._places, self._rows, whole=False)
-        self._bounds = _cut(lengths, micro_batch_tokens)
+        self._bounds = _cut(self._lengths(ranks or alone()), micro_batch_tokens)
+
+    def _lengths(self, ranks: Ranks) -> npt.NDArray[np.int64]:
+        error: BertmillError | None = None
+        lengths: npt.NDArray[np.int64] | None = None
+        if ranks.rank == 0:
+            try:
+                lengths = row_lengths(self._places, self._rows, whole=False)
+            except BertmillError as caught:
+                error = caught
+        ranks.fail_together(error)
+        found: npt.NDArray[np.int64] = ranks.from_first(lengths)
+        return found
 
     def __len__(self) -> int:
         """Micro-batches in all."""

@@ -104,7 +104,7 @@ class Trainer:
         self._warned = False
         self._skips: list[tuple[int, list[int], Tensor, Tensor]] = []
         self.position = Position()
-        self.held_out = open_held_out(config, self.data.corpus)
+        self.held_out = open_held_out(config, self.data.corpus, ranks)
         self._take_over(cleanup)
         if config.data.check_shards and self.position.step == 0:
             check_all_shards(self.data.corpus, self.data.plan.orders, ranks)

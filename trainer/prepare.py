@@ -26,6 +26,7 @@ from trainer.plan import TrainingPlan
 from trainer.ranks import Ranks
 from trainer.rows import ShardRows
 from trainer.schedule import Schedule, steps_of
+from trainer.shared_lengths import SharedLengths
 from trainer.start import load_teacher, start_from
 
 _INIT = key_from_text("trainer.prepare", "initial weights")
@@ -97,6 +98,7 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
         threads=data.read_threads,
         ahead=data.read_ahead,
         pin=ranks.device.type == "cuda",
+        shared=SharedLengths(ranks.rank, ranks.reading) if ranks.reading is not None else None,
     )
     cleanup.callback(reader.close)
     return TrainingData(corpus, plan, streams, reader)
@@ -120,13 +122,18 @@ def check_all_shards(corpus: Corpus, lengths: Iterable[int], ranks: Ranks) -> No
     ranks.fail_together(error)
 
 
-def open_held_out(config: TrainConfig, corpus: Corpus) -> dict[int, HeldOut]:
-    """The validation rows of each length in training, when the config measures them. Raises CorpusError."""
+def open_held_out(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> dict[int, HeldOut]:
+    """The validation rows of each length in training, when the config measures them.
+
+    Raises CorpusError on all ranks.
+    """
     settings = config.evaluation
     if settings is None:
         return {}
     budgets = {phase.max_seq_length: phase.micro_batch_tokens for phase in config.phases}
-    return {length: HeldOut(corpus, length, budget, settings.rows) for length, budget in budgets.items()}
+    return {
+        length: HeldOut(corpus, length, budget, settings.rows, ranks) for length, budget in budgets.items()
+    }
 
 
 def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:

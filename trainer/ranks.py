@@ -16,12 +16,16 @@ from schemas.errors import BertmillError, ConfigError
 
 @dataclass(frozen=True)
 class Ranks:
-    """One process among ``world_size``. ``host`` carries small CPU tensors, ``device`` the gradients."""
+    """One process among ``world_size``. ``host`` carries small CPU tensors, ``device`` the gradients.
+
+    ``reading`` is for the thread that tells lengths (trainer/shared_lengths.py) and for nothing else.
+    """
 
     rank: int
     world_size: int
     device: torch.device
     host: dist.ProcessGroup | None
+    reading: dist.ProcessGroup | None = None
 
     def sum_on_host(self, values: Sequence[int]) -> list[int]:
         """The sums of ``values`` over all ranks; never waits for the device."""
@@ -87,8 +91,10 @@ def joined(timeout_seconds: float, device: torch.device) -> Ranks:
         return alone(device)
     default = dist.group.WORLD
     is_gloo = dist.get_backend() == "gloo"
-    host = default if is_gloo else dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
-    return Ranks(dist.get_rank(), dist.get_world_size(), device, host)
+    timeout = timedelta(seconds=timeout_seconds)
+    host = default if is_gloo else dist.new_group(backend="gloo", timeout=timeout)
+    reading = dist.new_group(backend="gloo", timeout=timeout)
+    return Ranks(dist.get_rank(), dist.get_world_size(), device, host, reading)
 
 
 def join_torchrun(timeout_seconds: float, use_gpu: bool) -> Ranks:
@@ -103,6 +109,12 @@ def join_torchrun(timeout_seconds: float, use_gpu: bool) -> Ranks:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, timeout=timedelta(seconds=timeout_seconds))
     return joined(timeout_seconds, device)
+
+
+def leave() -> None:
+    """Ends this process' part in the group, if there is one."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def pick_device(use_gpu: bool, local_rank: int = 0) -> torch.device:

@@ -83,6 +83,8 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
         file = storage.parquet_file(place.uri)
     except FileNotFoundError as error:
         raise CorpusError(f"{place.uri}: the shard is missing") from error
+    except OSError as error:
+        raise CorpusError(f"{place.uri}: its footer cannot be read: {_first_line(error)}") from error
     for name in COLUMNS:
         _check_column(place.uri, file.schema_arrow, name)
     metadata = file.metadata
@@ -314,6 +316,11 @@ class ShardRows:
     def groups_read(self) -> int:
         """Row groups decoded so far."""
         return self._groups.loads
+
+    @property
+    def lengths_read(self) -> int:
+        """Row groups of which the ``length`` column alone was read so far."""
+        return self._lengths.loads
 
     def _read_group(self, corpus_pass: int, shard: int, group: int) -> RowGroup:
         place = self._passes[corpus_pass][shard]

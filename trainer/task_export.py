@@ -1,4 +1,4 @@
-"""Writes a fine-tuned model as a Hugging Face directory, for the heads that BERT and ALBERT have there."""
+"""Writes a fine-tuned model as a Hugging Face directory, for the heads that transformers has."""
 
 from collections.abc import Sequence
 
@@ -19,11 +19,12 @@ _CLASSES = {
     "spans": "ForQuestionAnswering",
 }
 
+_FAMILIES = {"bert": "Bert", "albert": "Albert", "modernbert": "ModernBert"}
+
 
 def check_task_export(config: ModelConfig, features: Choice) -> None:
     """Raises ConfigError when transformers has no class for such a model with a head."""
-    if family_of(config) == "modernbert":
-        raise ConfigError("save_model: ModernBERT of transformers has another head than this one")
+    family_of(config)
     if features != "last":
         raise ConfigError(f"save_model: transformers has no head on the features {features!r}")
 
@@ -42,8 +43,10 @@ def export_task_model(
     files = tokenizer_files(tokenizer, base.config)
     del config[OWN_CONFIG]
     family = family_of(base.config)
-    config["architectures"] = [f"{'Albert' if family == 'albert' else 'Bert'}{_CLASSES[kind]}"]
+    config["architectures"] = [f"{_FAMILIES[family]}{_CLASSES[kind]}"]
     config |= {"classifier_dropout": model.dropout, "classifier_dropout_prob": model.dropout}
+    if family == "modernbert":
+        config["classifier_pooling"] = "cls"
     if labels:
         config["id2label"] = {str(number): label for number, label in enumerate(labels)}
         config["label2id"] = {label: number for number, label in enumerate(labels)}
@@ -58,14 +61,15 @@ def export_task_model(
 
 def _tensors(model: TaskModel, kind: HeadKind, family: str, scale: tuple[float, float]) -> dict[str, Tensor]:
     everything = to_tensors(model.base.config, model.base.state_dict())
-    tensors = {name: value for name, value in everything.items() if name.startswith(f"{family}.")}
+    kept = ("model.", "head.") if family == "modernbert" else (f"{family}.",)
+    tensors = {name: value for name, value in everything.items() if name.startswith(kept)}
     pooler = f"{family}.pooler" if family == "albert" else f"{family}.pooler.dense"
     for name in ("weight", "bias"):
         tensors.pop(f"{pooler}.{name}", None)
         if model.pooler is not None:
             tensors[f"{pooler}.{name}"] = getattr(model.pooler, name).detach().float().cpu().clone()
     mean, deviation = scale
-    head = "qa_outputs" if kind == "spans" else "classifier"
+    head = "qa_outputs" if kind == "spans" and family != "modernbert" else "classifier"
     tensors[f"{head}.weight"] = model.head.weight.detach().float().cpu() * deviation
     tensors[f"{head}.bias"] = model.head.bias.detach().float().cpu() * deviation + mean
     return tensors

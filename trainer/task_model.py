@@ -20,7 +20,9 @@ class TaskModel(nn.Module):
     """``outputs`` numbers for each sequence, or for each token, from the hidden states chosen.
 
     A sequence head on the last states goes through the pretrained pooler, or a new one when the model
-    was trained without pairs; on other states it takes those of the first token.
+    was trained without pairs; on other states it takes those of the first token. A pre-norm model has
+    no pooler: every head on its last states goes through the dense layer and norm of the pretrained
+    token head instead, as in ModernBERT (Warner et al. 2024).
     """
 
     def __init__(
@@ -30,8 +32,9 @@ class TaskModel(nn.Module):
         config = base.config
         self.base, self.kind, self.dropout = base, kind, dropout
         self.mix = FeatureMix(features, config.layers + 1, config.hidden_size)
+        self.uses_token_head = uses_token_head(config, features)
         self.pooler: nn.Linear | None = None
-        if kind == "sequence" and features == "last":
+        if not self.uses_token_head and kind == "sequence" and features == "last":
             self.pooler = base.pooler or nn.Linear(config.hidden_size, config.hidden_size)
             if base.pooler is None:
                 initialize(self.pooler, config)
@@ -48,8 +51,15 @@ class TaskModel(nn.Module):
             hidden = hidden[batch.cu_seqlens[:-1].long()]
             if self.pooler is not None:
                 hidden = torch.tanh(self.pooler(hidden))
+        if self.uses_token_head:
+            hidden = self.base.token_head.transform(hidden)
         output: Tensor = self.head(F.dropout(hidden, self.dropout, self.training))
         return output
+
+
+def uses_token_head(config: ModelConfig, features: Choice) -> bool:
+    """Whether the token head's dense layer and norm stand before the head of a task."""
+    return config.norm == "pre" and config.embedding_size == config.hidden_size and features == "last"
 
 
 def with_dropout(model: BertPretraining, dropout: float) -> BertPretraining:

@@ -2,6 +2,9 @@
 
 import hashlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,7 @@ import yaml
 from bertmill.cli import main
 from bertmill.task_commands import table
 from schemas.manifest import dump_manifest
+from tests.ray_cluster import ROOT
 from tests.trainer.runs import TINY, phase, train_config
 from tests.trainer.synthetic import LANGUAGES, write_corpus
 from tests.trainer.tokenizers_for_tests import write_tokenizer
@@ -58,6 +62,25 @@ def test_run_and_export_measure_alike(
     card = (tmp_path / "model" / "README.md").read_text()
     assert f"| all | 29 | {of_run['all']['masked_tokens']:,} |" in card
     assert f"{of_run['all']['perplexity']:.4f}" in card
+
+
+def test_processes_of_torchrun_give_the_figures_of_one(
+    run: str, corpus: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--micro-batch-tokens", "64"]
+    alone = figures(capsys, run, corpus, *words)
+    elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "-m", "bertmill"]
+    command = ["evaluate", run, "--corpus", str(corpus), "--json", *words, "--launcher", "torchrun"]
+    done = subprocess.run(
+        [sys.executable, *elastic, *command],
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert json.loads(done.stdout) == alone
 
 
 def test_part_of_the_rows_and_a_table(run: str, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:

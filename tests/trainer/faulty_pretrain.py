@@ -39,6 +39,8 @@ class FaultyTrainer(loop.Trainer):
 
     def _finish(self, stopped):
         found = super()._finish(stopped)
+        reads = sum(stream.rows.lengths_read for stream in self.data.streams.values())
+        self.log.event("reads", rank=self.ranks.rank, lengths=reads)
         self.log.event("weights", sums=[float(p.double().sum()) for p in self.network.parameters])
         return found
 

@@ -136,6 +136,16 @@ def test_a_cut_an_empty_and_a_missing_shard_are_named(tmp_path):  # trainer-036
         check_shards(shards_of(path))
 
 
+def test_a_footer_of_the_right_size_and_the_wrong_bytes_is_named(tmp_path):  # trainer-036
+    path = corpus_of(tmp_path)
+    shard = tmp_path / "train-32-0" / "shard-00000.parquet"
+    raw = bytearray(shard.read_bytes())
+    raw[-2000:-8] = bytes(1992)
+    shard.write_bytes(raw)
+    with pytest.raises(CorpusError, match=r"shard-00000.parquet: its footer cannot be read: \S+"):
+        check_shards(shards_of(path))
+
+
 def test_damage_inside_a_row_group_is_named(tmp_path):
     path = corpus_of(tmp_path, rows=200)
     shard = tmp_path / "train-32-0" / "shard-00000.parquet"

@@ -259,6 +259,12 @@ def test_a_run_of_skipped_steps_ends_the_run(tmp_path, manifest):  # trainer-023
         run(config, monkey=monkey)
 
 
+@pytest.mark.parametrize("spelling", ["fp16", "float16", "half"])
+def test_half_precision_is_refused_with_the_reason(tmp_path, manifest, spelling):  # trainer-023
+    with pytest.raises(ValueError, match=r"precision\n.*fp16 is not offered: .*bf16 has the range of fp32"):
+        TrainConfig.model_validate(train_config(tmp_path, manifest, precision=spelling))
+
+
 def test_damaged_data_ends_the_run_with_its_name(tmp_path):
     manifest = write_corpus(tmp_path / "corpus", shard_rows=(64, 64))
     shard = tmp_path / "corpus" / "train-32-0" / "shard-00001.parquet"

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pyarrow.parquet as pq
 import pytest
 
 from tests.trainer.runs import Group, History, phase, torchrun, train_config, wait_until, write_config
@@ -58,6 +59,26 @@ def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
     same_run(history, undisturbed)
     # No more than one checkpoint interval was done twice.
     assert list(history.steps_of_attempts().values()) == [list(range(7)), list(range(4, 16))]
+
+
+def test_lengths_are_read_once_whatever_the_number_of_ranks(undisturbed):
+    """17 row groups of 16 rows; every other rank hears of the lengths from rank 0."""
+    reads = {event["rank"]: event["lengths"] for event in undisturbed.events("reads")}
+    assert reads == {0: 18, 1: 0}
+
+
+def test_damaged_lengths_end_all_ranks_with_the_name_of_the_shard(tmp_path, run):
+    manifest = write_corpus(tmp_path / "corpus", shard_rows=(100, 90), lengths=(32,))
+    shard = tmp_path / "corpus" / "train-32-0" / "shard-00001.parquet"
+    raw = bytearray(shard.read_bytes())
+    group = pq.ParquetFile(shard).metadata.row_group(2)
+    column = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "length")
+    start = column.dictionary_page_offset or column.data_page_offset
+    raw[start : start + column.total_compressed_size] = bytes(column.total_compressed_size)
+    shard.write_bytes(raw)
+    output = Group(write_config(tmp_path, one_epoch(tmp_path, manifest)), ranks=2).finish(2, 2)
+    assert output.count("shard-00001.parquet: row group") == 2
+    assert "pretrain: rank 0: " in output
 
 
 def test_a_rank_that_dies_in_the_backward_pass_ends_the_others(config, run, undisturbed):  # trainer-020
