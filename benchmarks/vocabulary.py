@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=119_547)
     parser.add_argument("--megabytes", type=float, default=1e9, help="of each language at most")
     parser.add_argument("--smoothing", type=float, default=1.0)
-    parser.add_argument("--min-count", type=int, default=2)
+    parser.add_argument("--min-count", type=int, default=1)
     parser.add_argument("--theirs", choices=["yes", "no"], default="yes")
     parser.add_argument("--out", help="folder for the vocabulary")
     arguments = parser.parse_args()

@@ -5,10 +5,17 @@ varies: words with a capital letter or a digit, and words of the title. Ordinary
 """
 
 import hashlib
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+# Longer pages are no stubs, whatever their text.
 MAX_CHARS = 3000
+_LONG = 0
 _SLOT = "\0"
 
 
@@ -28,17 +35,34 @@ def skeleton(title: str, paragraphs: Sequence[str]) -> bytes:
     return hashlib.blake2b(" ".join(kept).encode("utf-8", "surrogatepass"), digest_size=8).digest()
 
 
-class StubLimit:
-    """Lets so many pages of one skeleton pass, in the order in which they come, and no more."""
+def skeletons(documents: pa.Table) -> npt.NDArray[np.uint64]:
+    """The skeleton of each document, 0 for a long one; columns title, sentences, paragraph_sentences."""
+    found = []
+    columns = (documents[name].to_pylist() for name in ("title", "sentences", "paragraph_sentences"))
+    for title, sentences, sizes in zip(*columns, strict=True):
+        if sum(map(len, sentences)) > MAX_CHARS:
+            found.append(_LONG)
+            continue
+        ends = list(itertools.accumulate(sizes))
+        paragraphs = [" ".join(sentences[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+        found.append(int.from_bytes(skeleton(title, paragraphs), "little") | 1)
+    return np.array(found, np.uint64)
 
-    def __init__(self, limit: int | None) -> None:
-        self._limit = limit
-        self._seen: Counter[bytes] = Counter()
 
-    def exceeded(self, title: str, paragraphs: Sequence[str]) -> bool:
-        """Whether enough pages like this one have passed; counts it. Long pages always pass."""
-        if self._limit is None or sum(map(len, paragraphs)) > MAX_CHARS:
-            return False
-        key = skeleton(title, paragraphs)
-        self._seen[key] += 1
-        return self._seen[key] > self._limit
+def stub_losers(table: pa.Table, limit: int) -> pa.Table:
+    """The rows beyond the ``limit`` smallest keys of each (lang, skeleton), with ``kept_key``.
+
+    All rows of a skeleton must be in one table; the order of the rows does not matter.
+    """
+    group = ["lang", "skeleton"]
+    order = [(name, "ascending") for name in (*group, "key", "unit", "row")]
+    table = table.sort_by(order).combine_chunks()
+    opens = np.ones(len(table), bool)
+    opens[1:] = False
+    for name in group:
+        column = table[name].combine_chunks()
+        opens[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    first = np.flatnonzero(opens)[np.cumsum(opens) - 1] if len(table) else np.zeros(0, np.int64)
+    beyond = np.arange(len(table)) - first >= limit
+    kept = table["key"].take(pa.array(first))
+    return table.append_column("kept_key", kept).filter(pa.array(beyond))

@@ -56,9 +56,6 @@ class Extraction(Section):
     """Processor time of cleaning after which a page is skipped as timeout."""
     max_list_share: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Pages with a larger share of their text in list items are skipped as list-like; 1 keeps all."""
-    max_templated: Annotated[int, Field(ge=1)] | None = None
-    """So many pages of a work unit whose text is the same but for names, numbers and words of the title
-    are kept, further ones are skipped as bot-stub; null keeps all. cebwiki and its like need it."""
     headings: Literal["keep", "drop"] = "drop"
     """Section headings as paragraphs of their own, or left out."""
     lists: Literal["keep", "drop"] = "keep"
@@ -76,6 +73,10 @@ class Dedup(Section):
 
     exact: bool = True
     """Drop documents whose text equals that of a document with a smaller key."""
+    max_templated: Annotated[int, Field(ge=1)] | None = None
+    """So many pages of a language whose text is the same but for names, numbers and words of the title are
+    kept (those of the smallest keys), further ones are dropped as bot-stub; null keeps all. cebwiki and its
+    like need it."""
     near: bool = False
     """Drop documents that share most of their word 5-grams with one of a smaller key."""
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.8

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from pipeline.bot_stubs import StubLimit
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import content_hash
 from pipeline.funnel import Funnel
 from pipeline.normalize import normalize_text
 from pipeline.page_policy import (
-    BOT_STUB,
     DISAMBIGUATION,
     LIST_LIKE,
     TIMEOUT,
@@ -88,13 +86,12 @@ def _clean(
 
 
 class Cleaner:
-    """Cleans the documents of one unit by the settings of a build; remembers skeletons of stubs only."""
+    """Cleans the documents of one unit by the settings of a build; holds nothing between them."""
 
     def __init__(self, site: SiteInfo, config: BuildConfig) -> None:
         self._site = site
         self._settings = config.extraction
         self._options = wikitext_options(config)
-        self._stubs = StubLimit(config.extraction.max_templated)
 
     def clean(self, page: RawDocument) -> Cleaned | str:
         """The cleaned document, or the reason to leave it out."""
@@ -114,8 +111,6 @@ class Cleaner:
         paragraphs = [paragraph for paragraph in normal if paragraph]
         if reason := document_skip_reason(paragraphs, self._settings):
             return reason
-        if self._stubs.exceeded(page.title, paragraphs):
-            return BOT_STUB
         sentences = [split_sentences(paragraph, page.lang) for paragraph in paragraphs]
         return Cleaned(page, sentences, dropped)
 

@@ -1,8 +1,8 @@
 """Which pages are left out, and the name of the reason under which they are counted.
 
 Before cleaning: malformed, namespace, redirect, content-model, deleted, empty, too-large, disambiguation.
-After cleaning: too-short, list-like, bot-stub (by option). ``timeout`` is raised while cleaning and
-``duplicate`` is found when all units are known.
+After cleaning: too-short, list-like. ``timeout`` is raised while cleaning; ``duplicate`` and bot-stub are
+found when all units are known.
 """
 
 import re
@@ -16,7 +16,7 @@ from pipeline.sources.wiki_page import WikiPage
 
 MALFORMED, NAMESPACE, REDIRECT, CONTENT_MODEL = "malformed", "namespace", "redirect", "content-model"
 DELETED, EMPTY, TOO_LARGE, DISAMBIGUATION = "deleted", "empty", "too-large", "disambiguation"
-TOO_SHORT, LIST_LIKE, BOT_STUB = "too-short", "list-like", "bot-stub"
+TOO_SHORT, LIST_LIKE = "too-short", "list-like"
 TIMEOUT, DUPLICATE = "timeout", "duplicate"
 
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60}?)\s*(?=[|}\n<])")

@@ -96,6 +96,7 @@ def _languages(results: StageResults) -> dict[str, Any]:
             "skipped": dict(sorted(funnel.skipped.items())),
             "extra": dict(sorted(funnel.extra.items())),
             "duplicates": sum(dropped.values()),
+            "dropped": dropped,
             "documents": funnel.kept - sum(dropped.values()),
             **sides,
             "copies": sampling.copies if sampling else 0,

@@ -6,10 +6,12 @@ saying (Japanese, Chinese, Korean), scripts whose marks it does not know (Khmer,
 space is lost; time and memory grow linearly.
 """
 
+import logging
 import re
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import accumulate
 
 import sentencex
 
@@ -22,12 +24,17 @@ from pipeline.languages import (
     splitter_language,
 )
 
+logger = logging.getLogger(__name__)
+
 MAX_SENTENCE_CHARS = 2000
 """A longer run is cut at a clause mark, at a space, or (without either) between two letters."""
 
 # Blank lines and the Unicode paragraph separators part paragraphs; a single line feed does not.
 _PARAGRAPH = re.compile("(?:[\u2028\u2029]|\n[^\\S\n]*\n)\\s*")
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_WIDE_SPACE = re.compile("[^\\S\x00-\x7f]")
+# Behind the space after a full stop: nothing is lost where it cuts.
+_FULL_STOP = re.compile("(?<=[.!?…][ \t\n])|(?<=[。！？।॥۔؟։።])")
 _QUOTES = re.compile("[\"'‘’“”„«»‹›「」『』《》〈〉()\\[\\]（）]")
 # sentencex looks from every opening mark to the end of its text, so it gets no more than a window at a
 # time, and a small one where such marks are many.
@@ -81,14 +88,34 @@ def _candidates(paragraph: str, lang: str) -> list[str]:
     """Pieces that join to ``paragraph``, as sentencex cuts it."""
     try:
         if len(paragraph) <= _SHORT_PARAGRAPH:
-            return sentencex.segment(lang, paragraph)  # type: ignore[no-any-return]
+            return _segment(lang, paragraph)
         return _candidates_of_windows(paragraph, lang)
     except UnicodeEncodeError:
-        pieces, start = [], 0
-        for piece in _candidates(_SURROGATE.sub("\ufffd", paragraph), lang):
-            pieces.append(paragraph[start : start + len(piece)])
-            start += len(piece)
-        return pieces
+        return _cut_alike(paragraph, _candidates(_SURROGATE.sub("\ufffd", paragraph), lang))
+
+
+def _segment(lang: str, text: str) -> list[str]:
+    """Pieces that join to ``text``: sentencex's, or by full stops where it panics.
+
+    It looks one byte back for the space before an initial, and panics inside a space of several bytes
+    ("J\u00a0."), so it sees every space as an ordinary one. No other text is known at which it panics.
+    """
+    if not text.isascii() and _WIDE_SPACE.search(text):
+        return _cut_alike(text, _segment(lang, _WIDE_SPACE.sub(" ", text)))
+    try:
+        return sentencex.segment(lang, text)  # type: ignore[no-any-return]
+    except BaseException as error:
+        # A panic of Rust derives from BaseException, and its class cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        logger.warning("sentencex panics (%s) at %r: cut at full stops instead", error, text[:200])
+        return [piece for piece in _FULL_STOP.split(text) if piece]
+
+
+def _cut_alike(text: str, pieces: list[str]) -> list[str]:
+    """``text`` cut where ``pieces`` of the same total length are."""
+    ends = list(accumulate(map(len, pieces)))
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _candidates_of_windows(paragraph: str, lang: str) -> list[str]:
@@ -97,7 +124,7 @@ def _candidates_of_windows(paragraph: str, lang: str) -> list[str]:
     pieces: list[str] = []
     rest = ""
     for start in range(0, len(paragraph), window):
-        pieces += sentencex.segment(lang, rest + paragraph[start : start + window])
+        pieces += _segment(lang, rest + paragraph[start : start + window])
         # What the window cuts off is looked at again with the next one, unless it grows too long.
         rest = pieces.pop() if len(pieces[-1]) <= window // 2 else ""
     return [*pieces, rest] if rest else pieces

@@ -1,8 +1,8 @@
 """Stage dedup: which documents stay. Only keys and hashes travel, and losers are named by (unit, row).
 
 Rounds by hash bucket: one revision a page (overlapping dumps), nothing that is in an evaluation set,
-one document a text, one of near duplicates. Each sees only the survivors of those before it, else a
-text could lose all its carriers.
+one document a text, so many pages of one pattern, one of near duplicates. Each sees only the survivors
+of those before it, else a text could lose all its carriers.
 """
 
 from collections import Counter
@@ -24,6 +24,7 @@ from pipeline.stage_contamination import load_evaluation, run_contamination
 from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_near import run_near
 from pipeline.stage_paragraphs import run_paragraphs
+from pipeline.stage_stubs import run_stubs
 
 ROWS_PER_BUCKET = 2_000_000
 PAGE_REASON = "duplicate"
@@ -58,6 +59,9 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Dedup
     if settings.exact:
         inputs.append("exact")
         losers = _sorted([losers, _round("dedup-texts", work_uri, inputs, parts, losers)])
+    if settings.max_templated is not None:
+        inputs.append(f"stubs {settings.max_templated}")
+        losers = _sorted([losers, run_stubs(work_uri, inputs, parts, losers, settings.max_templated)])
     if settings.near:
         losers = _sorted([losers, run_near(work_uri, inputs, parts, losers, settings.jaccard)])
     paragraphs = np.zeros(0, np.uint64)

@@ -94,8 +94,15 @@ def _language_table(languages: Sequence[tuple[str, dict[str, Any]]]) -> str:
         "instances",
         "tokens",
     ]
-    header = ["language", *(name.replace("_", " ") for name in names)]
-    return _rows(header, [[lang, *(entry[name] for name in names)] for lang, entry in languages])
+    header = ["language", *(name.replace("_", " ") for name in names), "near duplicates"]
+    rows = [[lang, *(entry[name] for name in names), _near_share(entry)] for lang, entry in languages]
+    return _rows(header, rows)
+
+
+def _near_share(entry: dict[str, Any]) -> str:
+    """Near duplicates among the documents that extraction kept."""
+    kept = entry["documents"] + entry["duplicates"]
+    return f"{entry['dropped'].get('near-duplicate', 0) / kept:.1%}" if kept else "-"
 
 
 def _fit(languages: dict[str, dict[str, Any]]) -> str:

@@ -10,6 +10,7 @@ import pytest
 from cluster.config_file import validate
 from pipeline.build import build
 from pipeline.config import BuildConfig
+from pipeline.report.html import html_report
 from schemas.manifest import parse_manifest
 from tests.pipeline import builds
 from tests.ray_cluster import RayCluster
@@ -66,6 +67,9 @@ def test_every_kind_of_duplicate_goes_by_its_own_reason(ray_session: RayCluster,
     one, other = run(tmp_path / "one", 1), run(tmp_path / "other", 2)
     assert one["counts"]["duplicates"] == {"contaminated": 1, "duplicate-text": 3, "near-duplicate": 4}
     assert one["counts"]["documents"] == 40
+    # Case pipeline-007: the share of near duplicates stands in the report by language.
+    assert one["languages"]["en"]["dropped"] == one["counts"]["duplicates"]
+    assert f"<td>{4 / 48:.1%}</td>" in html_report(one)
     assert one["counts"] == other["counts"]
     shards = [
         [shard["sha256"] for entry in made["sets"] for shard in entry["shards"]] for made in (one, other)

@@ -1,4 +1,5 @@
 import pytest
+import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,8 +81,43 @@ def test_no_sentence_is_endless_and_nothing_is_lost(text: str) -> None:
     assert "".join("".join(sentences).split()) == "".join(text.split())
 
 
+@pytest.mark.parametrize("space", ["\u00a0", "\u202f", "\u2009", "\u3000", "\u1680"])
+@pytest.mark.parametrize("lang", ["en", "fr", "ru", "ja"])
+def test_a_wide_space_before_an_initials_stop_is_no_panic(space: str, lang: str) -> None:
+    text = f"J{space}.(Mr. Roe) came. He{space}saw J{space}.J. Doe. It rained."
+    sentences = split_sentences(text, lang)
+    assert "".join("".join(sentences).split()) == "".join(text.split())
+    assert sentences[-1] == "It rained."
+
+
+class PanicException(BaseException):
+    """Named as the exception of a Rust panic, whose own class cannot be imported."""
+
+
+def test_a_panic_of_the_splitter_loses_no_text(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def panics(lang: str, text: str) -> list[str]:
+        raise PanicException("byte index 2 is not a char boundary")
+
+    monkeypatch.setattr(sentencex, "segment", panics)
+    assert split_sentences("It rained. We left! 雨。風。", "en") == ["It rained.", "We left!", "雨。", "風。"]
+    assert "byte index 2" in caplog.text
+
+
+def test_a_user_who_stops_the_program_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(lang: str, text: str) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sentencex, "segment", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        split_sentences("It rained. We left.", "en")
+
+
 @given(
-    st.text(st.characters() | st.sampled_from(list(".!? \n。」』“”Aa1১।។།\u2028")), max_size=300),
+    st.text(
+        st.characters() | st.sampled_from(list(".!? \u00a0\u202fJ\n。」』“”Aa1১।។།\u2028")), max_size=300
+    ),
     st.sampled_from(["en", "de", "ja", "th", "bo", "ar", "xx-unknown"]),
 )
 def test_lossless_and_never_empty(text: str, lang: str) -> None:
