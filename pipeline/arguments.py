@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.markup import CELL, LINE_MARKS
+from pipeline.markup import ASIDE, CELL, LINE_MARKS
 
 
 class Argument(NamedTuple):
@@ -83,6 +83,9 @@ class CallArguments:
         text = self._texts.get(argument)
         if text is None:
             text = self._render(argument).strip()
+            if text == ASIDE:
+                # Nothing that a rule could show.
+                text = ""
             if text[:1] in LINE_MARKS:
                 # Stripping took the line feed that made it a list.
                 text = "\n" + text

@@ -19,9 +19,10 @@ ITALIC = "\x05"
 BOLD = "\x06"
 TERM = "\x07"  # first in a line: an item of a definition list
 INDENT = "\x08"  # first in a line: an indented line
+ASIDE = "\x0e"  # a template was here whose text most sentences do without: coordinates, pronunciation
 SOFT = "\x0b"  # a line feed within a paragraph
 LINE_MARKS = frozenset((HEADING, ITEM, INDENT, TERM))
-MARKS = (HOLE, GAP, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT)
+MARKS = (HOLE, GAP, ASIDE, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT)
 
 # Kinds of tokens. Those below LINE have no structure and become TEXTS[token].
 NOTHING, LITERAL = 0, 1

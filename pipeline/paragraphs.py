@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, field
 
 from pipeline.languages import UNSPACED_LANGUAGES
-from pipeline.markup import BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, LINE_MARKS, SOFT, TERM
+from pipeline.markup import ASIDE, BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, LINE_MARKS, SOFT, TERM
 from pipeline.sentences import split_sentences
 
 
@@ -27,10 +27,14 @@ _DOUBLED_MARK = re.compile(
     f"[,;:，、،؛]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+(?=[,;.，、。،؛)）])|\\.\\s*+{GAP}[{GAP}\\s]*+(?=\\.)"
 )
 _HOLE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{HOLE}[\\s{GAP}{HOLE}]*+")
+_ASIDE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{ASIDE}[\\s{GAP}{ASIDE}]*+")
 _GAP = re.compile(f"(?<!\\s)\\s*+{GAP}[\\s{GAP}]*+")
 _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”»")
 _NO_SPACE_AFTER = frozenset("([（「『“„«")
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
+_FULL_STOPS = frozenset(".!?…。！？।॥۔؟։።")
+# "lies at", "steht bei": without what follows such a word, a sentence is broken.
+_SHORT_WORD = re.compile("(?<!\\S)[^\\W\\d_]{1,3}$")
 # What stands right before a template that shows a value, not a footnote.
 _VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'‘=<>≈~≤≥±+×-–—−/$€£¥₽₹:№#@°%")
 _EMPTY_BRACKET = re.compile(r"(?<=\s)[(（]\s*[)）]\s?")
@@ -78,6 +82,8 @@ def _finish_line(line: str, lang: str, drop_holed: bool, in_list: bool, clean: C
         line = _resolve_bold(line)
     if ITALIC in line:
         line = line.replace(ITALIC, "")
+    if ASIDE in line:
+        line = _ASIDE.sub(lambda match: _judge_aside(match, lang), line)
     if HOLE in line or GAP in line:
         line = _mend(line, lang, in_list)
         if HOLE in line:
@@ -181,7 +187,9 @@ def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
         is_hole = _is_hole_inside(before, after, bool(leading), bool(trailing), lang)
     elif before:
         # At the end of a line a list's items take flags and notes; a sentence does not end without words.
-        is_hole = not in_list and (before in ":=" or (bool(leading) and before not in _SENTENCE_END))
+        is_hole = bool(leading) and _leads_on(line[max(start - 4, 0) : start])
+        if not in_list:
+            is_hole = is_hole or before in ":=" or (bool(leading) and before not in _SENTENCE_END)
     else:
         is_hole = after.islower()
     space_before, space_after = " " if leading else "", " " if trailing else ""
@@ -200,6 +208,33 @@ def _is_hole_inside(before: str, after: str, spaced_before: bool, spaced_after: 
         return after.isalnum() and before.isalnum()
     # Glued to a word and followed by a space or a mark: a footnote.
     return after.isalnum() and not spaced_after
+
+
+def _leads_on(before: str) -> bool:
+    """Whether a short word in lower case ends ``before``, of at least four characters: "at", "bei"."""
+    short = _SHORT_WORD.search(before)
+    return short is not None and short.group().islower()
+
+
+def _judge_aside(match: re.Match[str], lang: str) -> str:
+    """HOLE where the sentence is broken without the pronunciation or coordinates, else GAP.
+
+    That is where a word stands before it and a full stop after it, or where a short word in lower case
+    leads to it; between two letters in languages without spaces.
+    """
+    line, start, end = match.string, match.start(), match.end()
+    left, _, right = match.group().partition(ASIDE)
+    before, after = line[max(start - 4, 0) : start], line[end : end + 1]
+    spaced = any(map(str.isspace, left))
+    if not before[-1:].isalnum():
+        is_hole = False
+    elif spaced:
+        ends = after in _FULL_STOPS and not any(map(str.isspace, right))
+        is_hole = ends or (SOFT not in left and _leads_on(before))
+    else:
+        is_hole = lang in UNSPACED_LANGUAGES and not right.strip(ASIDE) and after.isalnum()
+    mark = HOLE if is_hole else GAP
+    return f"{left}{mark}{right.replace(ASIDE, '')}"
 
 
 def _without_holes(line: str, lang: str, drop: bool, clean: CleanText) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pipeline import markup
 from pipeline.arguments import Argument, CallArguments, split_arguments
 from pipeline.markup import (
+    ASIDE,
     BRACKET_CLOSE,
     CELL,
     GAP,
@@ -27,6 +28,7 @@ _MAX_DEPTH = 40
 """Calls nested deeper than this show nothing."""
 FORMULA = "[formula]"
 """Stands for a formula when formulas are not kept."""
+_SHOWN_AS_PICTURE = frozenset(("hiero", "score", "maplink"))
 _GAP_SHOWS_AFTER = frozenset(" ([（【「『“„«,;，；、،/" + SOFT)
 _SCHEME = re.compile(r"(?i)(?:https?|ftps?|sftp|git|svn|irc|ssh|telnet|gopher)$")
 _PIPE_TRICK = re.compile(r"\s*[(（][^()（）]*[)）]$|,\s.*$")
@@ -271,6 +273,8 @@ class Page:
         elif name in ("syntaxhighlight", "source") and "\n" not in raw.strip():
             # Code within a sentence; a listing is no text.
             out.append(_ENTITY.sub(_decode, raw).strip())
+        elif name in _SHOWN_AS_PICTURE:
+            out.append(ASIDE)
         else:
             self._gap(out)
         return end

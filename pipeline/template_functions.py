@@ -8,6 +8,7 @@ Arithmetic has a parser of its own; a date of today and a page's own data are ho
 import re
 
 from pipeline.expressions import evaluate, show
+from pipeline.markup import ASIDE
 from pipeline.template_rule import Arguments, Rule
 
 _RANGE_WORDS = {
@@ -168,7 +169,13 @@ def music(arguments: Arguments) -> str | None:
     return _MUSIC_SIGNS.get(arguments.get("1").lower())
 
 
+def coordinates(arguments: Arguments) -> str:
+    """``{{coord|48|N|3|W|display=title}}`` shows nothing in the text; else a text that is left out."""
+    return "" if arguments.get("display").lower() in ("title", "t") else ASIDE
+
+
 FUNCTIONS: dict[str, Rule] = {
+    "coordinates": coordinates,
     "as_of": as_of,
     "english_date": english_date,
     "french_date": french_date,

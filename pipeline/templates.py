@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from pipeline.languages import PARSER_FUNCTION_ALIASES
+from pipeline.markup import ASIDE
 from pipeline.template_functions import FUNCTIONS, PARSER_FUNCTIONS, SILENT_PARSER_FUNCTIONS
 from pipeline.template_rule import HOLE, SILENT, Arguments, Fixed, Rule
 from schemas.errors import ConfigError
@@ -97,6 +98,8 @@ def _rule(text: str) -> Rule:
         return SILENT
     if text == "hole":
         return HOLE
+    if text == "aside":
+        return Fixed(ASIDE)
     if text.startswith("function "):
         return FUNCTIONS[text.removeprefix("function ")]
     pattern = parse_pattern(text)

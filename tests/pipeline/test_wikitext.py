@@ -296,3 +296,35 @@ def test_a_construct_repeated_without_end_costs_no_more_per_character(unit: str)
 
     calls(10)
     assert calls(4000) < 6 * calls(1000) + 2000
+
+
+@pytest.mark.parametrize(
+    ("lang", "wikitext", "kept", "dropped"),
+    [
+        ("en", "It lies at {{coord|1|N|2|E}}. It is old.", ["It is old."], 1),
+        ("en", "It lies at {{coord|1|N|2|E}}<ref>a</ref>. It is old.", ["It is old."], 1),
+        ("en", "It lies at {{coord|1|2}}, near Bath. It is old.", ["It is old."], 1),
+        ("en", "The tower at {{coord|1|2|display=inline,title}} is high. Yes.", ["Yes."], 1),
+        ("de", "Der Turm steht bei {{Coordinate|NS=1|EW=2}}. Er ist alt.", ["Er ist alt."], 1),
+        ("ru", "Маяк находится в точке {{coord|1|2}}. Он стар.", ["Он стар."], 1),
+        ("ja", "塔は{{coord|1|2}}にある。橋は古い。", ["橋は古い。"], 1),
+        ("en", "It is pronounced {{IPA|en|x}}. It is old.", ["It is old."], 1),
+        ("en", "It is written <hiero>A1</hiero>. It is old.", ["It is old."], 1),
+        ("en", "It lies at <maplink zoom=3>{}</maplink>. It is old.", ["It is old."], 1),
+        ("en", "* Tower at {{coord|1|2}}\n* The bridge {{coord|1|2}}", ["The bridge"], 1),
+        ("en", "Bath {{coord|1|2}} is a city.{{coord|1|2}} Old. {{coord|1|2}}", ["Bath is a city. Old."], 0),
+        (
+            "en",
+            "A town in France {{coord|1|2|display=title}}. It is old.",
+            ["A town in France. It is old."],
+            0,
+        ),
+        ("en", "Bath ({{IPA|en|x}}; {{coord|1|2}}) is a city.", ["Bath is a city."], 0),
+        ("en", "{{coord|1|2}}\n\nBath {{IPA|en|x}} is a city.", ["Bath is a city."], 0),
+    ],
+)
+def test_a_sentence_that_ends_in_coordinates_has_a_hole(
+    lang: str, wikitext: str, kept: list[str], dropped: int
+) -> None:
+    text = plain_text(wikitext, SiteInfo(lang, f"{lang}wiki", {}))
+    assert (text.paragraphs, text.dropped_sentences) == (kept, dropped)
