@@ -2,11 +2,13 @@
 
     python -m benchmarks.chaos_build --kills 50 --storage file --table benchmarks/results/chaos_build.md
 
-Every build writes the same part of the bundled sample to an output of its own. While it runs, something is
-killed with SIGKILL after a random time: the whole job, one Ray worker, the raylet, the control store, or (on
-s3) the storage server, which comes back. A job that ended is started again with the same line. Checked for
-every build: it comes to its end, every published byte has the SHA-256 of the undisturbed build, and no unit
-that was committed before a restart is committed again.
+Every build writes the same part of the bundled sample to an output of its own, on two Ray nodes of one CPU:
+the job's own and a second one that joins it. While it runs, something is killed with SIGKILL after a random
+time: the whole job, one Ray worker, the job's raylet, the control store, the second node, or (on s3) the
+storage server, which comes back. On s3 every fiftieth request or so is also answered with 503, and some
+connections break before or after the work is done. A job that ended is started again with the same line.
+Checked for every build: it comes to its end, every published byte has the SHA-256 of the undisturbed build,
+and no unit that was committed before a restart is committed again.
 """
 
 import argparse
@@ -14,10 +16,13 @@ import hashlib
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -26,11 +31,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cluster import storage
+from tests.fault_proxy import FaultProxy
 from tests.pipeline import builds
 from tests.s3_server import BUCKET, S3Server
 
-JOB, WORKER, RAYLET, CONTROL, SERVER = "job", "worker", "raylet", "control store", "storage server"
-TARGETS = {"file": (JOB, WORKER, RAYLET, CONTROL), "s3": (JOB, WORKER, RAYLET, CONTROL, SERVER)}
+JOB, WORKER, RAYLET, CONTROL = "job", "worker", "raylet", "control store"
+NODE, SERVER = "second node", "storage server"
+# What a job does not survive: it is started again.
+_FATAL = (JOB, RAYLET, CONTROL)
+_EVERYWHERE = (JOB, WORKER, RAYLET, CONTROL, NODE)
+TARGETS = {"file": _EVERYWHERE, "s3": (*_EVERYWHERE, SERVER)}
+# Shares of the requests to the storage server that go wrong, beside those it is dead for.
+FAULTS = {"503": 0.02, "reset": 0.003, "lost": 0.003}
 # How a process is recognised by its command line.
 _MARKS = {WORKER: "ray::", RAYLET: "raylet/raylet", CONTROL: "gcs/gcs_server"}
 _MARKER = ".done.json"
@@ -90,8 +102,67 @@ def descendants(pid: int) -> dict[int, str]:
     return found
 
 
-def strike(target: str, job: subprocess.Popen[bytes], server: S3Server | None, chance: random.Random) -> bool:
+class SecondNode:
+    """A Ray node of one CPU that joins the Ray of a job as soon as it can."""
+
+    def __init__(self, job: subprocess.Popen[bytes], log: Path) -> None:
+        self._job, self._log = job, log
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._join, daemon=True)
+        self._thread.start()
+
+    def _join(self) -> None:
+        ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        assert ray is not None
+        while self._job.poll() is None:
+            address = self._address()
+            if address is not None:
+                command = [ray, "start", "--block", f"--address={address}", "--node-ip-address=127.0.0.1"]
+                with self._log.open("ab") as sink:
+                    self._process = subprocess.Popen(
+                        [*command, "--num-cpus=1", "--object-store-memory=100000000"],
+                        env=builds.environment(), stdout=sink, stderr=sink, start_new_session=True,
+                    )  # fmt: skip
+                return
+            time.sleep(0.2)
+
+    def _address(self) -> str | None:
+        """Where the control store of the job's Ray answers, once its raylet knows."""
+        for line in descendants(self._job.pid).values():
+            if line.split(" ", 1)[0].endswith(_MARKS[RAYLET]):
+                found = re.search(r"--gcs-address=(\S+)", line)
+                return found[1] if found else None
+        return None
+
+    def kill(self) -> bool:
+        """SIGKILL to the raylet, which takes its workers along. False when the node has not come up."""
+        if self._process is None:
+            return False
+        found = descendants(self._process.pid)
+        raylets = [pid for pid, line in found.items() if line.split(" ", 1)[0].endswith(_MARKS[RAYLET])]
+        for pid in raylets:
+            _kill(pid)
+        return bool(raylets)
+
+    def end(self) -> None:
+        """Ends every process of the node; the job has ended before."""
+        self._thread.join()
+        if self._process is not None:
+            for pid in [*descendants(self._process.pid), self._process.pid]:
+                _kill(pid)
+            self._process.wait()
+
+
+def strike(
+    target: str,
+    job: subprocess.Popen[bytes],
+    node: SecondNode,
+    server: S3Server | None,
+    chance: random.Random,
+) -> bool:
     """Kills what ``target`` names. False when there is no such process at the moment."""
+    if target == NODE:
+        return node.kill()
     if target == SERVER:
         assert server is not None
         server.kill()
@@ -128,12 +199,14 @@ def run_build(
         _check_markers(build)
         with log.open("ab") as sink:
             job = subprocess.Popen(
-                builds.command(config, "--cpus", "2"),
+                builds.command(config, "--cpus", "1"),
                 env=builds.environment(), cwd=builds.ROOT, stdout=sink, stderr=sink, start_new_session=True,
             )  # fmt: skip
+        node = SecondNode(job, log)
         if len(build.kills) < kills:
-            _disturb(job, build, longest, targets, server, chance)
-        status = job.wait(timeout=600)
+            _disturb(job, build, kills, longest, targets, node, server, chance)
+        status = job.wait(timeout=900)
+        node.end()
         if status == 0 and len(build.kills) >= kills:
             break
         if status == 0 and storage.exists(storage.join(build.output, "manifest.json")):
@@ -141,22 +214,27 @@ def run_build(
         if build.starts > kills + 12:
             build.problems.append(f"still failing after {build.starts} starts, last status {status}")
             break
+    _check_markers(build)
     build.seconds = time.monotonic() - began
 
 
 def _disturb(
-    job: subprocess.Popen[bytes], build: Build, longest: float, targets: tuple[str, ...],
-    server: S3Server | None, chance: random.Random,
+    job: subprocess.Popen[bytes], build: Build, kills: int, longest: float, targets: tuple[str, ...],
+    node: SecondNode, server: S3Server | None, chance: random.Random,
 ) -> None:  # fmt: skip
-    target = chance.choice(targets)
-    deadline = time.monotonic() + chance.uniform(0.0, longest)
-    while time.monotonic() < deadline and job.poll() is None:
-        time.sleep(0.02)
-    while job.poll() is None:
-        if strike(target, job, server, chance):
-            build.kills.append(target)
+    """Kills one thing after another until the job ends or as much was killed as is wanted."""
+    while len(build.kills) < kills:
+        deadline = time.monotonic() + chance.uniform(0.0, longest)
+        while time.monotonic() < deadline and job.poll() is None:
+            time.sleep(0.02)
+        while job.poll() is None:
+            target = chance.choice(targets)
+            if strike(target, job, node, server, chance):
+                build.kills.append(target)
+                break
+            time.sleep(0.1)
+        if job.poll() is not None or build.kills[-1] in _FATAL:
             return
-        time.sleep(0.1)
 
 
 def _check_markers(build: Build) -> None:
@@ -171,17 +249,23 @@ def _check_markers(build: Build) -> None:
 
 
 @contextmanager
-def store(kind: str, folder: Path) -> Iterator[tuple[str, S3Server | None]]:
-    """The folder or URI below which the builds write."""
+def store(kind: str, folder: Path, chance: random.Random) -> Iterator[tuple[str, S3Server | None]]:
+    """The folder or URI below which the builds write; a server is reached through a faulty line."""
+
+    def plan(_number: int, _method: str, _path: str) -> str:
+        return chance.choices(["pass", *FAULTS], [1 - sum(FAULTS.values()), *FAULTS.values()])[0]
+
     if kind == "file":
         yield str(folder / "corpora"), None
         return
     server = S3Server(folder / "server")
     (folder / "server").mkdir()
     server.start()
-    os.environ.update(server.environment)
     try:
-        yield f"s3://{BUCKET}/chaos", server
+        with FaultProxy(server.port, plan) as proxy:
+            os.environ.update({**server.environment, "AWS_ENDPOINT_URL_S3": proxy.endpoint})
+            yield f"s3://{BUCKET}/chaos", server
+            print(json.dumps({"requests": len(proxy.requests), "faults": dict(proxy.done)}), flush=True)
     finally:
         server.stop()
 
@@ -192,7 +276,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=50, help="kills over all builds")
-    parser.add_argument("--per-build", type=int, default=4, help="kills of one build at most")
+    parser.add_argument("--per-build", type=int, default=8, help="kills of one build at most")
+    parser.add_argument("--gap", type=float, default=0.5, help="longest time between kills, in whole builds")
     parser.add_argument("--storage", choices=TARGETS, default="file")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table", type=Path, help="append a Markdown table to this file")
@@ -200,7 +285,7 @@ def main() -> int:
     chance = random.Random(arguments.seed)
     with tempfile.TemporaryDirectory(prefix="chaos-") as name:
         folder = Path(name)
-        with store(arguments.storage, folder) as (root, server):
+        with store(arguments.storage, folder, random.Random(arguments.seed)) as (root, server):
             undisturbed = Build(f"{root}/undisturbed")
             config = builds.write_config(folder, builds.config(undisturbed.output), "undisturbed.yaml")
             run_build(config, undisturbed, 0, 0.0, (), server, chance, folder / "log")
@@ -214,7 +299,7 @@ def main() -> int:
                 build = Build(f"{root}/build-{len(done):03d}")
                 config = builds.write_config(folder, builds.config(build.output), f"{len(done)}.yaml")
                 kills = min(left, chance.randint(1, arguments.per_build))
-                longest = undisturbed.seconds
+                longest = arguments.gap * undisturbed.seconds
                 targets = TARGETS[arguments.storage]
                 run_build(config, build, kills, longest, targets, server, chance, folder / f"log-{len(done)}")
                 if published(build.output) != wanted:
