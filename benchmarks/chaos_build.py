@@ -276,9 +276,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=50, help="kills over all builds")
-    parser.add_argument("--per-build", type=int, default=8, help="kills of one build at most")
-    parser.add_argument("--gap", type=float, default=0.5, help="longest time between kills, in whole builds")
+    parser.add_argument("--per-build", type=int, default=12, help="kills of one build at most")
+    parser.add_argument("--gap", type=float, default=0.25, help="longest time between kills, in whole builds")
     parser.add_argument("--storage", choices=TARGETS, default="file")
+    parser.add_argument("--minutes", type=float, default=600, help="no further build is begun after so long")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table", type=Path, help="append a Markdown table to this file")
     arguments = parser.parse_args()
@@ -294,7 +295,8 @@ def main() -> int:
                 print((folder / "log").read_text()[-3000:], file=sys.stderr)
                 return 1
             done: list[Build] = []
-            while sum(len(build.kills) for build in done) < arguments.kills:
+            last = time.monotonic() + 60 * arguments.minutes
+            while sum(len(build.kills) for build in done) < arguments.kills and time.monotonic() < last:
                 left = arguments.kills - sum(len(build.kills) for build in done)
                 build = Build(f"{root}/build-{len(done):03d}")
                 config = builds.write_config(folder, builds.config(build.output), f"{len(done)}.yaml")

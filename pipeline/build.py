@@ -15,7 +15,7 @@ from pipeline.commit import stable_hash
 from pipeline.config import BuildConfig
 from pipeline.instance_counts import pair_warnings
 from pipeline.plan import plan_units
-from pipeline.progress import clock, watched_by
+from pipeline.progress import Progress, clock, recorded, watched_by
 from pipeline.publish import StageResults, publish
 from pipeline.ray_stage import persistently
 from pipeline.report.tables import closing_table, plan_table
@@ -52,14 +52,14 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     connect(num_cpus=num_cpus)
     quiet_ray_data()
     # The output's last folder names the build on Ray's metrics endpoint.
-    with watched_by(BuildMetrics(config.output.rstrip("/").rpartition("/")[2])):
-        manifest = _run_stages(config, units)
+    with watched_by(BuildMetrics(config.output.rstrip("/").rpartition("/")[2])), recorded() as times:
+        manifest = _run_stages(config, units, times)
     LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
     took = clock(time.monotonic() - started)
     return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"
 
 
-def _run_stages(config: BuildConfig, units: list[Unit]) -> dict[str, Any]:
+def _run_stages(config: BuildConfig, units: list[Unit], times: list[Progress]) -> dict[str, Any]:
     """All stages in order, each going on where it was; the manifest."""
     work = storage.join(config.output, "work")
     extracted = persistently("extract", lambda: run_extract(config, work, units))
@@ -74,7 +74,7 @@ def _run_stages(config: BuildConfig, units: list[Unit]) -> dict[str, Any]:
     for line in pair_warnings(next(iter(made.counts.values()), {})):
         LOG.warning("instances: %s", line)
     results = StageResults(extracted, deduplicated, split, vocabulary, made)
-    return publish(config, config_hash(config), results)
+    return publish(config, config_hash(config), results, times)
 
 
 def config_hash(config: BuildConfig) -> str:

@@ -24,6 +24,7 @@ class Watcher(Protocol):
 
 
 _watchers: list[Watcher] = []
+_recordings: list[list["Progress"]] = []
 
 
 @contextmanager
@@ -34,6 +35,17 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
         yield
     finally:
         _watchers.remove(watcher)
+
+
+@contextmanager
+def recorded() -> Iterator[list["Progress"]]:
+    """Gives a list that the progress of every stage which runs inside is put on."""
+    found: list[Progress] = []
+    _recordings.append(found)
+    try:
+        yield found
+    finally:
+        _recordings.pop()
 
 
 def tell_failed(stage: str) -> None:
@@ -61,9 +73,13 @@ class Progress:
     done: int = 0
     amount: float = 0.0
     started: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    """From the stage's begin to its last finished unit."""
     _last: float = 0.0
 
     def __post_init__(self) -> None:
+        for found in _recordings:
+            found.append(self)
         again = f", {self.skipped} done before" if self.skipped else ""
         LOG.info("%s: %d units to do%s", self.stage, self.total, again)
         for watcher in _watchers:
@@ -75,10 +91,11 @@ class Progress:
         self.done += 1
         self.amount += amount
         now = time.monotonic()
+        self.seconds = now - self.started
         if self.done < self.total and now - self._last < self.interval_seconds:
             return
         self._last = now
-        seconds = max(now - self.started, 1e-9)
+        seconds = max(self.seconds, 1e-9)
         left = (self.total - self.done) * seconds / self.done
         share = 100 * self.done / max(self.total, 1)
         rate = self.amount / self.amount_scale / seconds

@@ -1,6 +1,7 @@
 """Stage publish: closes the balance, then writes dataset card, report and, last of all, the manifest."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from cluster import storage
 from pipeline.config import BuildConfig
 from pipeline.instance_counts import InstanceCounts
+from pipeline.progress import Progress
 from pipeline.report.dataset_card import dataset_card
 from pipeline.report.html import html_report
 from pipeline.stage_dedup import Deduplicated
@@ -22,6 +24,7 @@ from schemas.shards import LABEL_CONVENTIONS
 from schemas.versions import CODE_VERSION
 from schemas.vocabulary import SPECIAL_TOKENS
 
+TIMED_REPORT = "work/report.html"
 # Libraries whose version can change a byte of the output.
 _LIBRARIES = ("numpy", "pyarrow", "sentencex")
 
@@ -37,13 +40,23 @@ class StageResults:
     made: InstancesMade
 
 
-def publish(config: BuildConfig, config_hash: str, results: StageResults) -> dict[str, Any]:
-    """Writes the corpus' front matter and returns its manifest. Raises CorpusError on an open balance."""
+def publish(
+    config: BuildConfig, config_hash: str, results: StageResults, times: Sequence[Progress]
+) -> dict[str, Any]:
+    """Writes the corpus' front matter and returns its manifest. Raises CorpusError on an open balance.
+
+    ``times`` of the stages are shown in the work folder's copy of the report only: no published byte may
+    depend on them. A build that had nothing left to do leaves that copy as it is.
+    """
     manifest = build_manifest(config, config_hash, results)
     raw = dump_manifest(manifest)
     output = config.output
     storage.put_bytes(storage.join(output, "README.md"), dataset_card(manifest).encode())
-    storage.put_bytes(storage.join(output, "report.html"), html_report(manifest).encode())
+    counts = results.made.counts
+    storage.put_bytes(storage.join(output, "report.html"), html_report(manifest, counts).encode())
+    if any(progress.done for progress in times):
+        timed = html_report(manifest, counts, times)
+        storage.put_bytes(storage.join(output, TIMED_REPORT), timed.encode())
     storage.put_bytes(storage.join(output, MANIFEST_NAME), raw)
     return manifest
 

@@ -78,7 +78,7 @@ def test_a_language_over_one_percent_unknown_is_warned_of(manifest: dict) -> Non
     for unknown, warned in ((limit, False), (limit + 1, True)):
         languages = {**manifest["languages"], "ru": {**entry, "unknown": unknown}}
         changed = {**manifest, "languages": languages}
-        for shown in (closing_table(changed), html_report(changed)):
+        for shown in (closing_table(changed), html_report(changed, {})):
             assert ("ru: 1.0% of the pieces are [UNK]" in shown) is warned
 
 
@@ -175,4 +175,9 @@ def test_the_report_and_card_name_every_language(corpus: Path, manifest: dict) -
         assert f">{lang}<" in report
         assert f"- {lang}\n" in card
     assert "http" not in report
+    assert "Time by stage" not in report
+    timed = (corpus / "work" / "report.html").read_text()
+    assert "Time by stage" in timed
+    for stage in ("extract", "dedup-texts", "vocabulary", "instances"):
+        assert f"<td>{stage}</td>" in timed
     assert json.loads((corpus / "manifest.json").read_text())["config_hash"][:12] in report
