@@ -69,7 +69,7 @@ def test_every_kind_of_duplicate_goes_by_its_own_reason(ray_session: RayCluster,
     assert one["counts"]["documents"] == 40
     # Case pipeline-007: the share of near duplicates stands in the report by language.
     assert one["languages"]["en"]["dropped"] == one["counts"]["duplicates"]
-    assert f"<td>{4 / 48:.1%}</td>" in html_report(one)
+    assert f"<td>{4 / 48:.1%}</td>" in html_report(one, {})
     assert one["counts"] == other["counts"]
     shards = [
         [shard["sha256"] for entry in made["sets"] for shard in entry["shards"]] for made in (one, other)
