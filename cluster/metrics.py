@@ -4,14 +4,16 @@ Ray puts ``ray_`` before each name. All are gauges: a value that a restarted pro
 checkpoint (steps, tokens, skipped steps) goes on where it was, which a counter could not.
 """
 
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from ray.util.metrics import Gauge
 
 PREFIX = "bertmill_"
+_REPEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,26 +65,66 @@ ALL = (
 
 
 class Gauges:
-    """Gauges with one fixed label, made when they are first set. Needs a process that is joined to Ray."""
+    """Gauges with one fixed label, kept in sight until ``close``. Needs a process that is joined to Ray.
+
+    Ray reports what was set since its last report, and forgets a gauge that was missing in two of them.
+    A figure that seldom changes (when the last checkpoint was, how many units a stage has) would be gone
+    when an alert asks for it. So a thread sets every figure again each second.
+    """
 
     def __init__(self, label: str, value: str) -> None:
         self._fixed = {label: value}
         self._gauges: dict[str, Any] = {}
+        self._values: dict[tuple[str, ...], tuple[Any, float, dict[str, str]]] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def set(self, figure: Figure, value: float, **labels: str) -> None:
         """Sets the gauge of ``figure`` for these labels."""
-        gauge = self._gauges.get(figure.name)
-        if gauge is None:
-            keys = (*self._fixed, *figure.labels)
-            gauge = self._gauges[figure.name] = Gauge(PREFIX + figure.name, figure.text, tag_keys=keys)
-        gauge.set(float(value), tags={**self._fixed, **labels})
+        tags = {**self._fixed, **labels}
+        with self._lock:
+            gauge = self._gauges.get(figure.name)
+            if gauge is None:
+                keys = (*self._fixed, *figure.labels)
+                gauge = self._gauges[figure.name] = Gauge(PREFIX + figure.name, figure.text, tag_keys=keys)
+            self._values[(figure.name, *labels.values())] = (gauge, float(value), tags)
+            gauge.set(float(value), tags=tags)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._repeat, name="metrics", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Sets nothing again from now on."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _repeat(self) -> None:
+        while not self._closed.wait(_REPEAT_SECONDS):
+            with self._lock:
+                for gauge, value, tags in self._values.values():
+                    gauge.set(value, tags=tags)
 
 
-class TrainingMetrics:
+class _Publisher:
+    """A context that ends with its gauges."""
+
+    def __init__(self, label: str, value: str) -> None:
+        self._gauges = Gauges(label, value)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._gauges.close()
+
+
+class TrainingMetrics(_Publisher):
     """Publishes the records of a run's log; call it with each record of rank 0."""
 
     def __init__(self, run: str) -> None:
-        self._gauges = Gauges("run", run)
+        super().__init__("run", run)
 
     def __call__(self, record: Mapping[str, Any]) -> None:
         """Sets the gauges of the fields that ``record`` has; an event that begins a save sets its time."""
@@ -99,11 +141,11 @@ class TrainingMetrics:
                     self._gauges.set(figure, fields[field], lang=lang)
 
 
-class BuildMetrics:
+class BuildMetrics(_Publisher):
     """Publishes how far the stages of a build are; used by the driver."""
 
     def __init__(self, build: str) -> None:
-        self._gauges = Gauges("build", build)
+        super().__init__("build", build)
 
     def planned(self, stage: str, units: int) -> None:
         """A stage begins, with ``units`` units in all."""

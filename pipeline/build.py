@@ -52,7 +52,8 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     connect(num_cpus=num_cpus)
     quiet_ray_data()
     # The output's last folder names the build on Ray's metrics endpoint.
-    with watched_by(BuildMetrics(config.output.rstrip("/").rpartition("/")[2])), recorded() as times:
+    name = config.output.rstrip("/").rpartition("/")[2]
+    with BuildMetrics(name) as metrics, watched_by(metrics), recorded() as times:
         manifest = _run_stages(config, units, times)
     LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
     took = clock(time.monotonic() - started)

@@ -169,11 +169,11 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(max(1, int(config.workers.cpus_per_worker)))
     device = ray.train.torch.get_device() if config.workers.use_gpu else torch.device("cpu")
     ranks = joined(config.workers.collective_timeout_seconds, device)
-    board = _Board(settings["board"], config.run.name, first=ranks.rank == 0)
     drain = _Drain()
-    hooks = Hooks(stop_wanted=board.stop_wanted, drained=drain, echo=board.say)
     try:
-        outcome = train(config, ranks, hooks)
+        with TrainingMetrics(config.run.name) as metrics:
+            board = _Board(settings["board"], metrics, first=ranks.rank == 0)
+            outcome = train(config, ranks, Hooks(board.stop_wanted, drained=drain, echo=board.say))
     except StorageError:
         raise
     except BertmillError as error:
@@ -188,9 +188,8 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
 class _Board:
     """The switchboard as one rank uses it; asks at most once in a while, and never waits for an answer."""
 
-    def __init__(self, actor: Any, run: str, *, first: bool) -> None:
-        self._actor, self._first = actor, first
-        self._metrics = TrainingMetrics(run)
+    def __init__(self, actor: Any, metrics: TrainingMetrics, *, first: bool) -> None:
+        self._actor, self._metrics, self._first = actor, metrics, first
         self._asked: Any = None
         self._stop = False
 

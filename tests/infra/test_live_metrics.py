@@ -1,24 +1,18 @@
 """A real Prometheus scrapes a real Ray whose workers publish; the dashboard is evaluated on that."""
 
 import json
-import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-import requests
-import yaml
 
 from cluster import metrics
 from tests.infra import dashboard
+from tests.infra.prometheus import prometheus, query, rule_health, wait_for
 from tests.infra.tools import ROOT
 from tests.ray_head import RayHead, ray_head
-from tests.s3_server import free_ports
 
 # What a run and a build report, published from a worker process as rank 0 and the driver do it.
 PUBLISHER = """
@@ -28,17 +22,19 @@ ray.init(address="auto", log_to_driver=False)
 
 @ray.remote(num_cpus=0)
 class Publisher:
+    def __init__(self):
+        # Said once, and looked at long afterwards.
+        self.run, self.build = TrainingMetrics("base"), BuildMetrics("wiki")
+        self.run({"event": "started", "step": 0})
+        self.build.planned("extract", 10)
+
     def say(self, step):
-        run = TrainingMetrics("base")
-        run({"event": "started", "step": 0})
-        run({"step": step, "tokens": step * 1000, "loss": 2.5, "token_loss": 2.0, "pair_loss": 0.5,
+        self.run({"step": step, "tokens": step * 1000, "loss": 2.5, "token_loss": 2.0, "pair_loss": 0.5,
              "token_accuracy": 0.5, "pair_accuracy": 0.75, "learning_rate": 1e-4, "gradient_norm": 1.5,
              "tokens_per_second": 1234.0, "step_seconds": 0.5, "data_wait_share": 0.01, "mfu": 0.3,
              "packing_efficiency": 0.98, "skipped_steps": 2, "failed_saves": 0, "checkpoint_seconds": 3.5,
              "languages": {"el": {"token_accuracy": 0.4, "pair_accuracy": 0.7, "token_loss": 2.2}}})
-        build = BuildMetrics("wiki")
-        build.planned("extract", 10)
-        build.done("extract", step % 10, 5.0)
+        self.build.done("extract", step % 10, 5.0)
 
 publisher = Publisher.remote()
 for step in range(1, 600):
@@ -64,64 +60,20 @@ def publishing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
             process.wait()
 
 
-@contextmanager
-def _prometheus(folder: Path, target: str) -> Iterator[str]:
-    program = shutil.which("prometheus")
-    if program is None:
-        pytest.skip("prometheus is missing: apt-get install prometheus")
-    (port,) = free_ports(1)
-    shutil.copy(ROOT / "infra/prometheus/rules.yaml", folder)
-    config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
-        "rule_files": ["rules.yaml"],
-        "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [target]}]}],
-    }
-    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    with (folder / "prometheus.log").open("ab") as log:
-        process = subprocess.Popen(
-            [program, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
-             f"--web.listen-address=127.0.0.1:{port}"],
-            stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _query(server: str, expression: str) -> list[dict[str, Any]]:
-    answer = requests.get(f"{server}/api/v1/query", params={"query": expression}, timeout=10).json()
-    assert answer["status"] == "success", answer
-    result: list[dict[str, Any]] = answer["data"]["result"]
-    return result
-
-
-def _wait_for(server: str, expression: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if _query(server, expression):
-                return
-        except requests.ConnectionError:
-            pass  # Prometheus is starting
-        time.sleep(0.5)
-    raise AssertionError(f"{expression}: no sample after {seconds} s")
-
-
 @pytest.mark.slow
 @pytest.mark.ray
 def test_dashboard_on_real_figures(publishing: RayHead, tmp_path: Path) -> None:
-    with _prometheus(tmp_path, f"127.0.0.1:{publishing.metrics_port}") as server:
-        _wait_for(server, "ray_bertmill_build_units_done")
-        _wait_for(server, "deriv(ray_bertmill_build_units_done[1m])")
-        _wait_for(server, "ray_node_mem_used")
+    with prometheus(tmp_path, f"127.0.0.1:{publishing.metrics_port}") as server:
+        # Ray itself forgets a gauge that is not set again for two reports, here two seconds.
+        wait_for(server, "ray_bertmill_train_step > 50")
+        wait_for(server, "deriv(ray_bertmill_build_units_done[1m])")
+        wait_for(server, "ray_node_mem_used")
         for figure in metrics.ALL:
-            found = _query(server, f"ray_{metrics.PREFIX}{figure.name}")
+            found = query(server, f"ray_{metrics.PREFIX}{figure.name}")
             assert found, figure.name
             expected = set(figure.labels) | ({"build"} if figure.name.startswith("build_") else {"run"})
             assert expected <= set(found[0]["metric"]), figure.name
-        values = {name: _query(server, text) for name, text in dashboard.expressions().items()}
+        values = {name: query(server, text) for name, text in dashboard.expressions().items()}
         empty = {name for name, result in values.items() if not result}
         # No GPU here, and nothing was spilled.
         assert empty <= {"GPU in use/A", "Objects spilled/A"}
@@ -130,9 +82,8 @@ def test_dashboard_on_real_figures(publishing: RayHead, tmp_path: Path) -> None:
         (language,) = values["Worst languages by token accuracy/A"]
         assert (language["metric"], language["value"][1]) == ({"run": "base", "lang": "el"}, "0.4")
         assert 0 <= float(values["Age of the last checkpoint/A"][0]["value"][1]) < 120
-        _wait_for(server, "bertmill:train_step > 0")
-        alerts = requests.get(f"{server}/api/v1/rules", timeout=10).json()["data"]["groups"]
-        health = {rule["name"]: rule["health"] for group in alerts for rule in group["rules"]}
+        wait_for(server, "bertmill:train_step > 0")
+        health = rule_health(server)
         assert set(health.values()) <= {"ok", "unknown"}, health
         shown = {name: [sample["value"][1] for sample in result][:3] for name, result in values.items()}
         (tmp_path / "evaluated.json").write_text(json.dumps(shown, indent=1))

@@ -1,0 +1,83 @@
+"""A real Prometheus with the repository's rules, and questions to it."""
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import yaml
+
+from tests.infra.tools import ROOT
+from tests.s3_server import free_ports
+
+Series = list[dict[str, Any]]
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[str]:
+    """Scrapes ``target`` every second; the address of its interface. Skips the test where there is none."""
+    program = shutil.which("prometheus")
+    if program is None:
+        pytest.skip("prometheus is missing: apt-get install prometheus")
+    (port,) = free_ports(1)
+    rules = (ROOT / "infra/prometheus/rules.yaml").read_text()
+    # A run of a minute would be over before rules of every half minute had seen it twice.
+    (folder / "rules.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": ["rules.yaml"],
+        "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [target]}]}],
+    }
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
+    with (folder / "prometheus.log").open("ab") as log:
+        process = subprocess.Popen(
+            [program, f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data",
+             f"--web.listen-address=127.0.0.1:{port}"],
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def query(server: str, expression: str) -> Series:
+    """The value of ``expression`` now: series with a ``value``."""
+    return _ask(server, "query", query=expression)
+
+
+def query_range(server: str, expression: str, start: float, end: float) -> Series:
+    """The values of ``expression`` at every second of a time: series with ``values``."""
+    return _ask(server, "query_range", query=expression, start=start, end=end, step=1)
+
+
+def _ask(server: str, what: str, **words: Any) -> Series:
+    answer = requests.get(f"{server}/api/v1/{what}", params=words, timeout=30).json()
+    assert answer["status"] == "success", answer
+    result: Series = answer["data"]["result"]
+    return result
+
+
+def rule_health(server: str) -> dict[str, str]:
+    """Rule -> "ok", "unknown" (not evaluated yet) or "err"."""
+    groups = requests.get(f"{server}/api/v1/rules", timeout=10).json()["data"]["groups"]
+    return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
+
+
+def wait_for(server: str, expression: str, seconds: float = 120) -> None:
+    """Returns once ``expression`` has a value."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if query(server, expression):
+                return
+        except requests.ConnectionError:
+            pass  # Prometheus is starting
+        time.sleep(0.5)
+    raise AssertionError(f"{expression}: no sample after {seconds} s")
