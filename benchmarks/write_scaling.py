@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bertmill.forecast import (
     CorpusSize,
+    Rates,
     build_cost,
     driver_gb,
     forecast_build,
@@ -16,7 +17,7 @@ from bertmill.forecast import (
     load_rates,
     training_cost,
 )
-from bertmill.plan import build_text, clock, table, training_text
+from bertmill.plan import build_text, clock, origin_text, table, training_text
 from cluster.config_file import load_config
 from pipeline.config import BuildConfig
 from trainer.config import TrainConfig
@@ -89,6 +90,17 @@ def training_table() -> str:
     )
 
 
+def sources(rates: Rates) -> str:
+    """Where every rate is from."""
+    training = [
+        f"- training, {rate['model']} at {rate['max_seq_length']}: {origin_text(rate)}"
+        for rate in rates["training"]["rates"]
+    ]
+    lines = [f"- {name}: {rates[name]['measured']}" for name in ("build", "corpus")]
+    assumed = f"- training, {rates['training']['assumed']}"
+    return "\n".join([*lines, *training, assumed])
+
+
 def filled(text: str) -> str:
     """``text`` with the tables between their marks renewed."""
     rates = load_rates()
@@ -98,9 +110,7 @@ def filled(text: str) -> str:
         "build": build_table(),
         "training": training_table(),
         "cores": cores_table(),
-        "sources": "\n".join(
-            f"- {name}: {rates[name]['measured']}" for name in ("build", "corpus", "training")
-        ),
+        "sources": sources(rates),
         "plan-build": f"```\n{build_text(build, COMPRESSED_BYTES, 2000, 16)}\n```",
         "plan-train": f"```\n{training_text(large, VOCABULARY, 64, 8)}\n```",
     }

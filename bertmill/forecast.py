@@ -158,7 +158,8 @@ class PhaseForecast:
     efficiency: float
     """Share of ``gpus`` times one GPU's rate."""
     seconds: float
-    source: str
+    source: Mapping[str, Any]
+    """The rate of one GPU as rates.json has it, with its origin; of an assumed one the origin alone."""
 
 
 def forecast_training(
@@ -182,10 +183,7 @@ def _phase(
         raise ConfigError(f"phases: global_batch {phase.global_batch} cannot feed {gpus} GPUs")
     training = rates["training"]
     model, length = config.model.with_vocabulary(vocab_size), phase.max_seq_length
-    known = (
-        training["rows_per_second"].get(model.size, {}).get(str(length)) if model.style == "bert" else None
-    )
-    one = known or training["fallback_mfu"] * training["peak_tflops"] * 1e12 / row_flops(model, length)
+    one, source = one_gpu(model, length, training)
     compute = math.ceil(phase.global_batch / gpus) / one
     reduction = reduce_seconds(parameters(model), gpus, gpus_per_node, training)
     step = compute + max(0.0, reduction - training["hidden_communication"] * compute)
@@ -196,8 +194,25 @@ def _phase(
         step_seconds=step,
         efficiency=phase.global_batch / step / (one * gpus),
         seconds=step * phase.steps,
-        source="measured" if known else f"arithmetic at {training['fallback_mfu']:.0%} of the peak",
+        source=source,
     )
+
+
+def one_gpu(model: ModelConfig, length: int, training: Rates) -> tuple[float, Mapping[str, Any]]:
+    """Full rows a second of one GPU, and where that is from.
+
+    A rate of another vocabulary is turned by the arithmetic of a row; without a rate of this model at
+    this length the arithmetic is taken at a fixed share of the peak.
+    """
+    for rate in training["rates"]:
+        if (rate["model"], rate["max_seq_length"], model.style) == (model.size, length, "bert"):
+            theirs = row_flops(model.with_vocabulary(rate["vocab_size"]), length)
+            return rate["rows_per_second"] * theirs / row_flops(model, length), rate
+    peak = training["peak_tflops"] * 1e12
+    what = (
+        f"no rate of {model.size} at {length}: {training['fallback_mfu']:.0%} of {peak / 1e12:,.0f} TFLOP/s"
+    )
+    return training["fallback_mfu"] * peak / row_flops(model, length), {"origin": "assumed", "what": what}
 
 
 def reduce_seconds(parameter_count: float, gpus: int, gpus_per_node: int, training: Rates) -> float:

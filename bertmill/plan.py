@@ -1,7 +1,8 @@
 """``bertmill plan``: what a build or a training run will take, before it is started."""
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bertmill.forecast import (
     CorpusSize,
@@ -127,7 +128,8 @@ def training_text(config: TrainConfig, vocab_size: int, gpus: int, gpus_per_node
         f"{sum(phase.seconds for phase in phases) / 3600 * gpus:,.0f} GPU-hours, "
         f"USD {training_cost(phases, gpus, rates):,.0f}; a checkpoint is {checkpoint:.1f} GB and takes "
         f"{checkpoint / rates['training']['checkpoint_gb_s']:.0f} s in the background",
-        f"rates: {rates['training']['measured']}",
+        *(f"{phase.max_seq_length}: {origin_text(phase.source)}" for phase in phases),
+        f"assumed: {rates['training']['assumed'].removeprefix('not measured: ')}",
     ]
     return "\n".join(lines)
 
@@ -143,8 +145,19 @@ def _phase_row(phase: PhaseForecast) -> tuple[str, ...]:
         f"{phase.step_seconds:.3f} s",
         f"{phase.efficiency:.0%}",
         clock(phase.seconds),
-        phase.source,
+        phase.source["origin"],
     )
+
+
+def origin_text(rate: Mapping[str, Any]) -> str:
+    """Where the rate of one GPU is from, in words."""
+    words = {"ours": "measured with this trainer", "reference": "measured with another program"}
+    where = words.get(rate["origin"], rate["origin"])
+    if "rows_per_second" not in rate:
+        return f"{where}: {rate['what']}"
+    figure = f"{rate['rows_per_second']:,.0f} rows/s with {rate['vocab_size']:,} pieces"
+    dated = f", {rate['device']}, {rate['date']}" if rate["origin"] == "ours" else ""
+    return f"{where}: {figure}{dated} ({rate['what']})"
 
 
 def clock(seconds: float) -> str:
