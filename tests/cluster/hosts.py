@@ -7,19 +7,39 @@ power cut does. Needs root, and the programs `ip` and `unshare` (Debian: iproute
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
+from tests.checkout import ROOT
+
+PROGRAMS = (ROOT, Path(sys.prefix), Path(sys.base_prefix))
 _SCRIPT = (
-    "hostname {name} && mount -t tmpfs -o size=3g tmpfs /tmp && mount -t tmpfs tmpfs /dev/shm"
+    "hostname {name} && {hold} mount -t tmpfs -o size=3g tmpfs /tmp {give} && mount -t tmpfs tmpfs /dev/shm"
     ' && mount -o remount,bind,ro / && ip link set lo up && cd /tmp && exec "$@"'
 )
+
+
+def script(name: str, programs: Iterable[Path]) -> str:
+    """What makes a host of a fresh set of namespaces, and then runs its arguments.
+
+    Those of the ``programs``' folders that lie in /tmp stay in sight, read-only, in the host's own /tmp.
+    """
+    inside = {path.resolve() for path in programs if path.resolve().is_relative_to("/tmp")}
+    outer = [str(path) for path in sorted(inside) if not inside.intersection(path.parents)]
+    hold = give = ""
+    for number, folder in enumerate(map(shlex.quote, outer)):
+        hold += f"mkdir /mnt/{number} && mount --bind {folder} /mnt/{number} && "
+        give += f" && mkdir -p {folder} && mount --move /mnt/{number} {folder}"
+        give += f" && mount -o remount,bind,ro {folder}"
+    return _SCRIPT.format(name=name, hold=f"mount -t tmpfs tmpfs /mnt && {hold}" if outer else "", give=give)
 
 
 def missing() -> str | None:
@@ -54,12 +74,18 @@ class Host:
         _ip("-n", name, "link", "set", "eth0", "up")
         _ip("-n", name, "route", "add", "default", "via", address.rsplit(".", 1)[0] + ".1")
 
-    def start(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        programs: Iterable[Path] = PROGRAMS,
+    ) -> None:
         """Starts the host's one command; what it starts dies with it."""
         words = [
             "ip", "netns", "exec", self.name,
             "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child",
-            "sh", "-c", _SCRIPT.format(name=self.name), "sh", *command,
+            "sh", "-c", script(self.name, programs), "sh", *command,
         ]  # fmt: skip
         with log.open("ab") as file:
             self._process = subprocess.Popen(

@@ -2,11 +2,36 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import hosts, many_nodes
+
+
+def test_a_host_sees_the_programs_but_no_other_tmp(tmp_path: Path) -> None:
+    lacking = hosts.missing()
+    if lacking is not None:
+        pytest.skip(lacking)
+    programs, other = tmp_path / "a checkout", tmp_path / "other"
+    for folder in (programs / "bin", other):
+        folder.mkdir(parents=True)
+    (programs / "bin/tool").write_text("a tool")
+    log = tmp_path / "log"
+    with hosts.network() as net:
+        host = net.add("one")
+        looks = (
+            f"cat '{programs}/bin/tool'; ls {other}; touch '{programs}/x' /etc/x; touch /tmp/x && echo own"
+        )
+        host.start(["sh", "-c", looks], {"PATH": os.environ["PATH"]}, log, [programs, programs / "bin"])
+        while host.running:
+            time.sleep(0.1)
+    text = log.read_text()
+    assert text.startswith("a tool")
+    assert "own" in text
+    assert f"cannot access '{other}'" in text
+    assert text.count("Read-only file system") == 2
 
 
 @pytest.mark.slow
