@@ -201,18 +201,21 @@ def _phase(
 def one_gpu(model: ModelConfig, length: int, training: Rates) -> tuple[float, Mapping[str, Any]]:
     """Full rows a second of one GPU, and where that is from.
 
-    A rate of another vocabulary is turned by the arithmetic of a row; without a rate of this model at
-    this length the arithmetic is taken at a fixed share of the peak.
+    The rate of the nearest vocabulary is turned for this one by the arithmetic of a row; without a rate of
+    this model at this length the arithmetic is taken at a fixed share of the peak.
     """
-    for rate in training["rates"]:
-        if (rate["model"], rate["max_seq_length"], model.style) == (model.size, length, "bert"):
-            theirs = row_flops(model.with_vocabulary(rate["vocab_size"]), length)
-            return rate["rows_per_second"] * theirs / row_flops(model, length), rate
-    peak = training["peak_tflops"] * 1e12
-    what = (
-        f"no rate of {model.size} at {length}: {training['fallback_mfu']:.0%} of {peak / 1e12:,.0f} TFLOP/s"
-    )
-    return training["fallback_mfu"] * peak / row_flops(model, length), {"origin": "assumed", "what": what}
+    fitting = [
+        rate
+        for rate in training["rates"]
+        if (rate["model"], rate["max_seq_length"], model.style) == (model.size, length, "bert")
+    ]
+    if fitting:
+        rate = min(fitting, key=lambda one: abs(one["vocab_size"] - model.vocab_size))
+        theirs = row_flops(model.with_vocabulary(rate["vocab_size"]), length)
+        return rate["rows_per_second"] * theirs / row_flops(model, length), rate
+    peak, share = training["peak_tflops"] * 1e12, training["fallback_mfu"]
+    what = f"no rate of {model.size} at {length}: {share:.0%} of {peak / 1e12:,.0f} TFLOP/s"
+    return share * peak / row_flops(model, length), {"origin": "assumed", "what": what}
 
 
 def reduce_seconds(parameter_count: float, gpus: int, gpus_per_node: int, training: Rates) -> float:

@@ -21,6 +21,17 @@ _ENTRIES = {
     "build": ("pipeline/build_corpus.py", "pipeline.build_corpus"),
     "pretrain": ("trainer/pretrain.py", "trainer.pretrain"),
 }
+_SUBMITTED = (
+    "The config is checked here first. The working directory is uploaded and the job runs in a copy of it, "
+    "so its output must be a URI or an absolute shared path. A job has a stable name: while it goes, it is not "
+    "submitted again; after it has ended, the same line goes on where it was."
+)
+_DESCRIPTIONS = {
+    "build": f"Builds a corpus on the cluster. {_SUBMITTED} Example: bertmill submit build --config "
+    "configs/wikipedia-104.yaml -- --dedup.near=true",
+    "pretrain": f"Trains on the cluster. {_SUBMITTED} Example: bertmill submit pretrain --config "
+    "configs/bert-base-multilingual.yaml -- --workers.num_workers=8",
+}
 _RUNTIME_ENV = "infra/runtime_env.yaml"
 
 
@@ -35,7 +46,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for kind in _ENTRIES:
-        _add_job(actions.add_parser(kind, help=f"submit a {kind} job; other words are passed on to it"))
+        text = f"submit a {kind} job; fields of its config behind -- are passed on to it"
+        _add_job(actions.add_parser(kind, help=text, description=_DESCRIPTIONS[kind]))
     for name, text in {"follow": "show the output of a job until it ends", "stop": "end a job"}.items():
         action = actions.add_parser(name, help=text)
         action.add_argument("submission", metavar="ID", help="submission id, as printed by submit")
@@ -55,7 +67,9 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--image", action="store_true", help="upload nothing: the cluster's image has bertmill and the config"
     )
-    parser.add_argument("--runtime-env", metavar="FILE", help=f"default: DIR/{_RUNTIME_ENV}, if it exists")
+    parser.add_argument(
+        "--runtime-env", metavar="FILE", help=f"default: DIR/{_RUNTIME_ENV}; with --image none"
+    )
     parser.add_argument("overrides", nargs="*", metavar="-- --FIELD=VALUE", help="passed on to the job")
 
 

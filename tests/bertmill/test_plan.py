@@ -192,19 +192,29 @@ def test_every_training_rate_says_where_it_is_from(capsys: pytest.CaptureFixture
 
 def test_measured_rates_replace_those_of_other_programs(tmp_path: Path) -> None:
     training = json.loads(json.dumps(RATES["training"]))
-    line = {"model": "base", "max_seq_length": 128, "vocab_size": 30_522, "rows_per_second": 6500.4,
-            "device": training["device"], "date": "2026-11-28", "step_ms": 78.8}  # fmt: skip
-    lines = [{**line, "rows_per_second": 6000}, line, {**line, "device": "A100", "rows_per_second": 9}]
+    line = {"case": "base-128", "variant": "ours", "card": training["device"], "date": "2026-11-28",
+            "rows_per_second": 6500.4, "ranks": 1, "mfu": 0.46}  # fmt: skip
+    lines = [
+        {**line, "rows_per_second": 6000},
+        line,
+        {**line, "case": "base-128-119k", "rows_per_second": 5500},
+        {**line, "case": "base-128-drawn", "rows_per_second": 1},
+        {**line, "variant": "transformers", "rows_per_second": 2},
+        {**line, "card": "NVIDIA A100", "rows_per_second": 3},
+        {**line, "ranks": 4, "rows_per_second": 4},
+    ]
     path = tmp_path / "train.jsonl"
     path.write_text("".join(json.dumps(one) + "\n" for one in lines))
-    (new,) = training_rates.update(training, training_rates.read(path))
-    assert (new["rows_per_second"], new["origin"]) == (6500, "ours")
-    assert len(training["rates"]) == len(RATES["training"]["rates"])
-    one, source = one_gpu(ModelConfig(size="base", vocab_size=30_522), 128, training)
-    assert (one, source["date"]) == (6500, "2026-11-28")
+    ours = training_rates.read(path, training["device"])
+    assert [(rate["vocab_size"], rate["rows_per_second"]) for rate in ours] == [(30528, 6500), (119552, 5500)]
+    training_rates.update(training, ours)
+    assert len(training["rates"]) == len(RATES["training"]["rates"]) + 1
+    rate, source = one_gpu(ModelConfig(size="base", vocab_size=30_528), 128, training)
+    assert (rate, source["date"]) == (6500, "2026-11-28")
     assert "2026-11-28" in origin_text(source)
-    # A larger vocabulary makes a row more work.
-    assert 0.8 * one < one_gpu(ModelConfig(size="base", vocab_size=119_547), 128, training)[0] < one
-    path.write_text(json.dumps({**line, "device": 3}) + "\n")
-    with pytest.raises(SystemExit, match=r"train\.jsonl:1: device"):
-        training_rates.read(path)
+    # A larger vocabulary makes a row more work; the nearest one counts.
+    assert 6000 < one_gpu(ModelConfig(size="base", vocab_size=40_000), 128, training)[0] < 6500
+    assert 5500 < one_gpu(ModelConfig(size="base", vocab_size=119_547), 128, training)[0] < 5501
+    path.write_text(json.dumps({**line, "card": 3}) + "\n")
+    with pytest.raises(SystemExit, match=r"train\.jsonl:1: card"):
+        training_rates.read(path, training["device"])
