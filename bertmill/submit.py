@@ -23,8 +23,8 @@ _ENTRIES = {
 }
 _SUBMITTED = (
     "The config is checked here first. The working directory is uploaded and the job runs in a copy of it, "
-    "so its output must be a URI or an absolute shared path. A job has a stable name: while it goes, it is not "
-    "submitted again; after it has ended, the same line goes on where it was."
+    "so its output must be a URI or an absolute shared path. A job has a stable name: while it goes, it is "
+    "not submitted again; after it has ended, the same line goes on where it was."
 )
 _DESCRIPTIONS = {
     "build": f"Builds a corpus on the cluster. {_SUBMITTED} Example: bertmill submit build --config "
