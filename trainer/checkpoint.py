@@ -10,6 +10,7 @@ Rank 0 claims and writes; every rank may read. The state is
 """
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +24,7 @@ from cluster import local_files, scratch, storage
 from schemas.errors import CheckpointError, StorageError
 from trainer import attempts
 from trainer import checkpoint_format as layout
+from trainer import checkpoint_parts as parts
 from trainer.checkpoint_format import Folder, Manifest
 
 log = logging.getLogger(__name__)
@@ -76,12 +78,21 @@ class LoadedCheckpoint:
 
     def load(self) -> dict[str, Any]:
         """The state, on the CPU. Raises CheckpointError that names the file."""
-        state = layout.read_state(self._local or self._checked_files(), self.uri)
+        folder = self._local or self._checked_files()
+        sharded = parts.parts_of(self.manifest.files)
+        if sharded:
+            state = parts.read_parts(folder, sharded, self.uri)
+        else:
+            state = layout.read_state(folder, self.uri)
         self.close()
         return {**state, "trainer": dict(self.manifest.trainer)}
 
     def _checked_files(self) -> Path:
-        for name in (layout.MODEL, layout.OPTIMIZER):
+        try:
+            sharded = parts.parts_of(self.manifest.files)
+        except CheckpointError as error:
+            raise CheckpointError(f"{self.uri}/{layout.MANIFEST}: {error}") from error
+        for name in (layout.OPTIMIZER, *([] if sharded else [layout.MODEL])):
             if name not in self.manifest.files:
                 raise CheckpointError(f"{self.uri}/{layout.MANIFEST}: lists no {name}")
         if storage.scheme(self.uri) == "file":
@@ -166,8 +177,19 @@ class CheckpointStore:
     """
 
     def __init__(
-        self, run_uri: str, attempt_name: str | None = None, keep: int = 3, max_failed: int = 3
+        self,
+        run_uri: str,
+        attempt_name: str | None = None,
+        keep: int = 3,
+        max_failed: int = 3,
+        *,
+        sharded_by: int | None = None,
+        part_timeout: float = 600.0,
     ) -> None:
+        """``sharded_by`` ranks each save a part, this one the first (see trainer/checkpoint_parts.py).
+
+        ``part_timeout`` is how many seconds a save waits for the parts of the others.
+        """
         if keep < 1:
             raise CheckpointError(f"{run_uri}: at least one checkpoint must be kept, not {keep}")
         self.run_uri = run_uri.rstrip("/")
@@ -178,6 +200,8 @@ class CheckpointStore:
         self.failed_saves = 0
         """Failed saves so far."""
         self._name, self._keep, self._max_failed = attempt_name, keep, max_failed
+        self._sharded_by, self._part_timeout = sharded_by, part_timeout
+        self._hurry = threading.Event()
         self._failed_in_a_row = 0
         self._claim: attempts.Claim | None = None
         self._snapshot = layout.Snapshot()
@@ -192,6 +216,11 @@ class CheckpointStore:
         if ended:
             log.warning("%s: ended %d uploads that killed processes had begun", self.run_uri, ended)
         return self._claim.number
+
+    @property
+    def folder_suffix(self) -> str:
+        """What the names of this attempt's folders end with; "" before the claim."""
+        return self._claim.suffix if self._claim else ""
 
     def latest_verified(self) -> LoadedCheckpoint | None:
         """See the function of the same name."""
@@ -209,7 +238,8 @@ class CheckpointStore:
         self._collect()
         if self.last_committed is not None and self.last_committed.step == step:
             return
-        copied = self._snapshot.take(state)
+        mine = parts.share_of(state, 0, self._sharded_by) if self._sharded_by else state
+        copied = self._snapshot.take(mine)
         stall = time.monotonic() - started
         self._in_flight = self._executor.submit(self._save, self._claim, step, copied, stall)
 
@@ -219,8 +249,13 @@ class CheckpointStore:
         if self.last_result is not None and self.last_result.error is not None:
             raise CheckpointError(f"{self.last_result.uri}: not saved: {self.last_result.error}")
 
-    def close(self) -> None:
-        """Waits for the save in flight and ends the background thread."""
+    def close(self, *, failed: bool = False) -> None:
+        """Waits for the save in flight and ends the background thread.
+
+        After the run has ``failed`` the parts of ranks that may be dead are not waited for long.
+        """
+        if failed:
+            self._hurry.set()
         try:
             self.wait()
         finally:
@@ -270,22 +305,18 @@ class CheckpointStore:
             self._clear_partial(uri)
         else:
             log.info("%s: committed, %d bytes in %.1f s", uri, size, time.monotonic() - started)
-            self._delete_old(claim, uri)
+            self._delete_old(claim, step, uri)
         return SaveResult(step, uri, size, stall, time.monotonic() - started, problem)
 
     def _upload(self, claim: attempts.Claim, uri: str, step: int, state: dict[str, Any]) -> Manifest:
         claim.check()
-        if storage.scheme(uri) == "file":
-            folder = local_files.path_of(uri)
-            folder.mkdir(parents=True, exist_ok=True)
-            files = layout.write_state(folder, state)
+        ranks = self._sharded_by
+        if ranks:
+            files = parts.put_share(uri, state, 0, ranks) | parts.await_parts(
+                uri, ranks, self._part_timeout, self._hurry
+            )
         else:
-            with scratch.folder("save") as folder:
-                files = layout.write_state(folder, state)
-                for name in files:
-                    storage.upload_file(folder / name, storage.join(uri, name))
-        for name, entry in files.items():
-            layout.check_file(uri, name, entry)
+            files = layout.put_files(uri, lambda folder: layout.write_state(folder, state))
         return Manifest(step, claim.number, int(time.time()), files, state["trainer"])
 
     def _commit(self, claim: attempts.Claim, uri: str, manifest: Manifest) -> None:
@@ -309,15 +340,17 @@ class CheckpointStore:
             except StorageError as error:
                 log.warning("%s: the partial checkpoint stays for now: %s", uri, error)
 
-    def _delete_old(self, claim: attempts.Claim, newest_uri: str) -> None:
+    def _delete_old(self, claim: attempts.Claim, step: int, newest_uri: str) -> None:
         """Deletes checkpoints beyond ``keep`` and the unfinished folders of this and earlier attempts.
 
-        The newest one has just been read back, so a verified one always stays.
+        The newest one has just been read back, so a verified one always stays. Other ranks may have
+        begun with their parts of a later step already.
         """
         try:
             folders = [f for f in layout.scan(self.run_uri) if f.attempt <= claim.number]
             committed = [f for f in folders if f.committed and f.uri != newest_uri]
-            unfinished = [f for f in folders if not f.committed]
+            begun = [f for f in folders if f.attempt == claim.number and f.step > step]
+            unfinished = [f for f in folders if not f.committed and f not in begun]
             for folder in committed[self._keep - 1 :] + unfinished:
                 # Manifest first: a folder that is half deleted must not look committed.
                 storage.delete(storage.join(folder.uri, layout.MANIFEST))

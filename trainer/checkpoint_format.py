@@ -5,6 +5,8 @@
         optimizer.pt         optimizer state, loaded with weights_only (tensors, numbers, containers)
         MANIFEST.json        sizes and SHA-256 of the files, step, trainer state; written last
 
+With ``checkpoints.format: sharded`` the files are those of trainer/checkpoint_parts.py.
+
 A folder without MANIFEST.json is an unfinished upload and means nothing. Nothing in a checkpoint can
 carry code: the manifest is JSON, the weights are safetensors and torch refuses all but plain data.
 """
@@ -14,7 +16,7 @@ import json
 import os
 import pickle
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +25,7 @@ import safetensors
 import safetensors.torch
 import torch
 
-from cluster import storage
+from cluster import local_files, scratch, storage
 from cluster.files import FileInfo
 from schemas.errors import CheckpointError
 
@@ -189,18 +191,41 @@ def write_state(folder: Path, state: Mapping[str, Any]) -> dict[str, FileEntry]:
     """
     model = folder / MODEL
     safetensors.torch.save_file(dict(state["model"]), model)
-    _sync(model)
-    optimizer = folder / OPTIMIZER
-    with optimizer.open("wb") as file:
-        torch.save(state["optimizer"], file)
-        file.flush()
-        os.fsync(file.fileno())
-    return {path.name: _entry(path) for path in (model, optimizer)}
+    return {MODEL: synced_entry(model)} | write_optimizer(folder, state["optimizer"])
 
 
-def _sync(path: Path) -> None:
+def write_optimizer(folder: Path, optimizer: Mapping[str, Any]) -> dict[str, FileEntry]:
+    """Writes optimizer.pt. Raises OSError or RuntimeError when the disk refuses."""
+    path = folder / OPTIMIZER
+    with path.open("wb") as file:
+        torch.save(optimizer, file)
+    return {OPTIMIZER: synced_entry(path)}
+
+
+def put_files(uri: str, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:
+    """Lets ``write`` write files, which then lie in the folder ``uri`` and have been read back from there.
+
+    Raises CheckpointError when what is read is not what was written, StorageError, OSError.
+    """
+    if storage.scheme(uri) == "file":
+        folder = local_files.path_of(uri)
+        folder.mkdir(parents=True, exist_ok=True)
+        files = write(folder)
+    else:
+        with scratch.folder("save") as folder:
+            files = write(folder)
+            for name in files:
+                storage.upload_file(folder / name, storage.join(uri, name))
+    for name, entry in files.items():
+        check_file(uri, name, entry)
+    return files
+
+
+def synced_entry(path: Path) -> FileEntry:
+    """The entry of a file that was just written, once the disk has it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+    return _entry(path)
 
 
 def _entry(path: Path) -> FileEntry:
@@ -243,15 +268,22 @@ def read_state(folder: Path, origin: str) -> dict[str, Any]:
         model = safetensors.torch.load_file(folder / MODEL)
     except (safetensors.SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{origin}/{MODEL}: not readable as safetensors: {_text(error)}") from error
+    return {"model": model, "optimizer": read_optimizer(folder, origin)}
+
+
+def read_optimizer(folder: Path, origin: str) -> dict[str, Any]:
+    """The content of optimizer.pt. Raises CheckpointError when it is anything but plain data."""
     try:
-        optimizer = torch.load(folder / OPTIMIZER, weights_only=True, map_location="cpu", mmap=True)
+        optimizer: dict[str, Any] = torch.load(
+            folder / OPTIMIZER, weights_only=True, map_location="cpu", mmap=True
+        )
     except pickle.UnpicklingError as error:
         raise CheckpointError(
             f"{origin}/{OPTIMIZER}: refused, it holds something other than plain data: {_text(error)}"
         ) from error
     except (OSError, RuntimeError, ValueError, EOFError) as error:
         raise CheckpointError(f"{origin}/{OPTIMIZER}: not readable: {_text(error)}") from error
-    return {"model": model, "optimizer": optimizer}
+    return optimizer
 
 
 def _text(error: BaseException) -> str:

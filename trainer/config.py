@@ -195,6 +195,8 @@ class Checkpoints(Section):
     """Verified checkpoints that are kept."""
     max_failed: Positive = 3
     """Failed saves in a row after which the run stops."""
+    format: Literal["whole", "sharded"] = "whole"
+    """whole: rank 0 saves everything. sharded: every rank saves its part, for many ranks and large models."""
 
 
 class Workers(Section):

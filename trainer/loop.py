@@ -23,6 +23,7 @@ from schemas.errors import BertmillError, CheckpointError, ConfigError
 from schemas.randomness import key_from_text
 from trainer.batches import StepBatches
 from trainer.checkpoint import CheckpointStore, LoadedCheckpoint, open_checkpoint
+from trainer.checkpoint_parts import PartWriter
 from trainer.config import TrainConfig
 from trainer.evaluate import evaluate
 from trainer.flops import peak_flops, training_flops
@@ -31,7 +32,7 @@ from trainer.optim import set_learning_rate, skip_step
 from trainer.plan import StepPlan
 from trainer.prepare import LearningRates, build_network, check_all_shards, open_data, open_held_out, seed_of
 from trainer.ranks import Ranks
-from trainer.resume import Position, newest_checkpoint, restore, state_of
+from trainer.resume import Position, await_saves, newest_checkpoint, open_store, restore, state_of
 from trainer.stability import SpikeGuard, check_ranks_agree
 
 log = logging.getLogger(__name__)
@@ -121,16 +122,20 @@ class Trainer:
         verified: LoadedCheckpoint | None = None
         changes: list[str] = []
         if self.ranks.rank == 0:
-            settings = self.config.checkpoints
-            self.store = CheckpointStore(self.run_uri, keep=settings.keep, max_failed=settings.max_failed)
-            cleanup.callback(self._await_saves, self.store)
+            self.store = open_store(self.run_uri, self.config, self.ranks.world_size)
+            cleanup.callback(await_saves, self.store)
             try:
                 attempt = self.store.claim()
                 verified = newest_checkpoint(self.store, restart=self.config.run.restart)
             except BertmillError as caught:
                 error = caught
         self.ranks.fail_together(error)
-        attempt, found = self.ranks.from_first((attempt, verified.uri if verified else None))
+        suffix = self.store.folder_suffix if self.store else ""
+        attempt, suffix, found = self.ranks.from_first((attempt, suffix, verified.uri if verified else None))
+        self.saver: CheckpointStore | PartWriter | None = self.store
+        if self.store is None and self.config.checkpoints.format == "sharded":
+            self.saver = PartWriter(self.run_uri, suffix, self.ranks.rank, self.ranks.world_size)
+            cleanup.callback(self.saver.close)
         self.taken_over: str | None = found
         if found is not None:
             # Rank 0 has read every byte of it already.
@@ -151,14 +156,6 @@ class Trainer:
         )
         cleanup.callback(self.log.close)
         self._log_start(attempt, found, changes)
-
-    @staticmethod
-    def _await_saves(store: CheckpointStore) -> None:
-        """Lets a save that is in flight when an error ends the run come to its end."""
-        try:
-            store.close()
-        except CheckpointError as error:
-            log.warning("%s", error)
 
     def _check_position(self) -> None:
         done, total = self.position.step, self.data.plan.total_steps
@@ -370,17 +367,18 @@ class Trainer:
         self._skips.clear()
 
     def _save(self) -> None:
-        """Begins a checkpoint on rank 0; all ranks learn of an error in the next step."""
+        """Begins a checkpoint, or this rank's part; all ranks learn of rank 0's errors in the next step."""
         self.saved_at = time.monotonic()
-        if self.store is None:
+        if self.saver is None:
             return
         state = state_of(self.config, self.data.corpus, self.network, self.guard, self.position)
         try:
-            self.store.save_async(self.position.step, state)
+            self.saver.save_async(self.position.step, state)
         except CheckpointError as error:
             self._error = error
             return
-        self.log.event("saving", step=self.position.step)
+        if self.store is not None:
+            self.log.event("saving", step=self.position.step)
 
     def _finish(self, stopped: bool) -> str | None:
         """Waits on all ranks for the last checkpoint; its URI on rank 0."""

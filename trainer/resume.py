@@ -49,6 +49,26 @@ class Position:
     last_loss: float | None = None
 
 
+def open_store(run_uri: str, config: TrainConfig, world_size: int) -> CheckpointStore:
+    """The checkpoints of the run, as rank 0 of ``world_size`` writes them."""
+    settings = config.checkpoints
+    return CheckpointStore(
+        run_uri,
+        keep=settings.keep,
+        max_failed=settings.max_failed,
+        sharded_by=world_size if settings.format == "sharded" else None,
+        part_timeout=config.workers.collective_timeout_seconds,
+    )
+
+
+def await_saves(store: CheckpointStore) -> None:
+    """Lets a save that is in flight when an error ends the run come to its end."""
+    try:
+        store.close(failed=True)
+    except CheckpointError as error:
+        log.warning("%s", error)
+
+
 def newest_checkpoint(store: CheckpointStore, *, restart: bool) -> LoadedCheckpoint | None:
     """The newest verified checkpoint; None for a run that begins.
 

@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from trainer import loop, pretrain
+from trainer import checkpoint_parts, loop, pretrain
 
 
 class FaultyTrainer(loop.Trainer):
@@ -37,12 +37,24 @@ class FaultyTrainer(loop.Trainer):
                 hook.remove()
         return super()._gradients(batches, targets)
 
+    def _save(self):
+        kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")
+        if (kind, rank, step) == ("kill-save", str(self.ranks.rank), str(self.position.step)):
+            checkpoint_parts.write_share = half_a_share
+        super()._save()
+
     def _finish(self, stopped):
         found = super()._finish(stopped)
         reads = sum(stream.rows.lengths_read for stream in self.data.streams.values())
         self.log.event("reads", rank=self.ranks.rank, lengths=reads)
         self.log.event("weights", sums=[float(p.double().sum()) for p in self.network.parameters])
         return found
+
+
+def half_a_share(folder, share, rank, world_size):
+    """Writes a part that ends too early, and is gone."""
+    (folder / checkpoint_parts.part_name(rank, world_size)).write_bytes(b"half")
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def run_rank(arguments, environment, output):
