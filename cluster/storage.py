@@ -1,4 +1,5 @@
-"""Every read and write of bertmill, by URI: local paths, file://, s3://, gs:// and, read-only, http(s)://.
+"""Every read and write of bertmill, by URI: local paths, file://, s3://, gs:// and, read-only, http(s)://
+and whatever else smart-open can seek in (sftp://, azure://, ftp:// ...).
 
 Missing files raise FileNotFoundError(uri) everywhere; all other failures are a StorageError that names
 the URI and the operation, after retries where a retry can help. A write is seen whole or not at all.
@@ -17,7 +18,7 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster import gcs, local_files, ranged, s3, web
+from cluster import gcs, local_files, ranged, s3, transports, web
 from cluster.files import FileInfo
 from schemas.errors import StorageError
 
@@ -212,8 +213,13 @@ def parquet_file(uri: str) -> pq.ParquetFile:
 
 def _backend(uri: str, operation: str) -> Callable[..., Any]:
     backend = _BACKENDS.get(scheme(uri))
+    if backend is None and transports.known(scheme(uri)):
+        backend = transports
     if backend is None:
-        raise StorageError(f"{uri}: unknown storage {scheme(uri)}://; known: {', '.join(sorted(_BACKENDS))}")
+        raise StorageError(
+            f"{uri}: unknown storage {scheme(uri)}://; known: {', '.join(sorted(_BACKENDS))}, "
+            "and to read from: what smart-open knows"
+        )
     function = getattr(backend, operation, None)
     if function is None:
         raise StorageError(f"{uri}: {scheme(uri)}:// is read-only and has no {operation}")

@@ -212,7 +212,10 @@ def _train(config: BuildConfig, stage: StageFolder) -> tuple[list[str], dict[str
         logger.warning(message, ", ".join(losing))
     smoothed = smooth_tables(by_lang, words, config.vocabulary.smoothing)
     training = train(
-        counts_dict(most_frequent(smoothed, 2 * MAX_WORDS)), config.vocabulary.size, config.vocabulary.unused
+        counts_dict(most_frequent(smoothed, 2 * MAX_WORDS)),
+        config.vocabulary.size,
+        config.vocabulary.unused,
+        max_letters=config.vocabulary.max_letters,
     )
     account = {name: value for name, value in vars(training).items() if name != "pieces"}
     account |= {"words_by_language": dict(sorted(words.items())), "languages_losing_marks": losing}

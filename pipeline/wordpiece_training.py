@@ -32,13 +32,15 @@ logger = logging.getLogger(__name__)
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-MAX_WORDS = 2_000_000
-MAX_LETTERS = 9_000_000
+# Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 50 bytes at work.
+MAX_WORDS = 3_500_000
+MAX_LETTERS = 24_000_000
 # How many merged pieces are made for one that stays.
 _SURPLUS = 1.15
 _COUNT_LIMIT = 1 << 62
 # Words that are worked on at a time, for bounded memory.
 _WORDS_AT_ONCE = 100_000
+_PLACES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def train_wordpiece(
 ) -> list[str]:
     """The pieces of a vocabulary of exactly ``size``: special tokens, unused slots, alphabet, merges.
 
-    Raises VocabularyError when that many pieces cannot be made, or the alphabets do not fit.
+    Raises VocabularyError when that many pieces cannot be made, the alphabets do not fit, or memory is short.
     """
     return train(counts, size, unused, max_words=max_words, max_letters=max_letters).pieces
 
@@ -82,6 +84,19 @@ def train(
     surplus: float = _SURPLUS,
 ) -> Training:
     """As `train_wordpiece`, with the account of what was left out."""
+    try:
+        return _train(counts, size, unused, max_words, max_letters, surplus)
+    except MemoryError as error:
+        # Never fewer words than asked for without a word: the vocabulary would depend on the machine.
+        raise VocabularyError(
+            f"vocabulary.max_letters {max_letters}: not enough memory for so many letters of distinct words "
+            "(some 50 bytes each); lower it or give the task more memory"
+        ) from error
+
+
+def _train(
+    counts: Mapping[str, int], size: int, unused: int, max_words: int, max_letters: int, surplus: float
+) -> Training:
     opening = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, unused + 1))]
     free = size - len(opening)
     selected = _select_words(counts, max_words, max_letters)
@@ -134,9 +149,8 @@ def _select_words(counts: Mapping[str, int], max_words: int, max_letters: int) -
     total = sum(counts.values())
     if total >= _COUNT_LIMIT:
         raise VocabularyError(f"word counts add up to {total}, over 2^62")
-    usable: Mapping[str, int] = {word: n for word, n in counts.items() if len(word) <= MAX_WORD_CHARS}
-    too_long = 0
-    if len(usable) < len(counts):
+    usable, too_long = counts, 0
+    if any(len(word) > MAX_WORD_CHARS for word in counts):
         usable, too_long = _cut_long_words(counts)
     words = sorted(usable.items(), key=lambda item: (-item[1], zlib.crc32(item[0].encode()), item[0]))
     letters = np.cumsum([len(word) for word, _ in words], dtype=np.int64)
@@ -210,9 +224,12 @@ class _Merges:
         self._weight = np.repeat(counts, lengths)
         self._count: dict[int, int] = {}
         self._places: dict[int, list[Int32]] = {}
-        firsts = np.flatnonzero(self._right >= 0).astype(np.int32)
         self._heap: list[tuple[int, int]] = []
-        self._add_pairs(firsts)
+        for begin in range(0, places, _PLACES_AT_ONCE):
+            firsts = np.flatnonzero(self._right[begin : begin + _PLACES_AT_ONCE] >= 0) + begin
+            self._add_pairs(firsts.astype(np.int32))
+        # Each part pushed its pairs: one entry for each is enough.
+        self._heap = [(-count, key) for key, count in self._count.items()]
         heapq.heapify(self._heap)
 
     def _keys(self, firsts: Int32, seconds: Int32) -> Int64:

@@ -175,7 +175,7 @@ chance = random.Random(1)
 while len(counts) < 5_000_000:
     counts[f"{chance.randrange(1 << 30):x}"] = 2 + len(counts) % 5
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
-print(len(train_wordpiece(counts, 30_522)), peak_resident_bytes())
+print(len(train_wordpiece(counts, 30_522, max_letters=9_000_000)), peak_resident_bytes())
 """
 
 
@@ -196,6 +196,32 @@ def test_five_million_distinct_words_inside_two_gigabytes():
     assert size == 30_522
     assert peak < 2 << 30
     assert "rarest of 5000000 distinct words left out" in ran.stderr
+
+
+TOO_MANY_LETTERS = """
+import resource
+from pipeline.vocabulary import VocabularyError, train_wordpiece
+counts = {f"{number:x}zz": 2 for number in range(400_000)}
+limit = 400 << 20
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+try:
+    train_wordpiece(counts, 30_522)
+except VocabularyError as error:
+    print(error)
+"""
+
+
+def test_too_little_memory_is_one_clear_line():
+    """Case pipeline-012: the vocabulary never depends on how much memory the machine has."""
+    ran = subprocess.run(
+        [sys.executable, "-c", TOO_MANY_LETTERS],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert "vocabulary.max_letters 24000000: not enough memory" in ran.stdout, ran.stderr[-2000:]
 
 
 def test_this_process_has_no_data_limit():
