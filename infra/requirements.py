@@ -1,4 +1,4 @@
-"""Prints what pyproject.toml requires, torch left out, one requirement a line: a layer without our code."""
+"""Prints what the image needs, torch left out, one requirement a line: a layer without our code."""
 
 import sys
 import tomllib
@@ -6,9 +6,17 @@ from pathlib import Path
 
 
 def requirements(text: str) -> list[str]:
-    """The dependencies in the text of a pyproject.toml and of its build system, but torch."""
+    """The dependencies in the text of a pyproject.toml, of its build system and of Google Cloud, but torch.
+
+    What AWS needs is among the dependencies; one image serves both clouds.
+    """
     data = tomllib.loads(text)
-    wanted = [*data["build-system"]["requires"], *data["project"]["dependencies"]]
+    project = data["project"]
+    wanted = [
+        *data["build-system"]["requires"],
+        *project["dependencies"],
+        *project["optional-dependencies"]["gcp"],
+    ]
     return [one for one in wanted if not one.startswith("torch")]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from ray.autoscaler._private.providers import _NODE_PROVIDERS
 from ray.autoscaler._private.util import prepare_config, validate_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,6 +56,14 @@ def test_ray_accepts_it(cloud: str) -> None:
     prepared = _validate(_load(cloud))
     assert prepared["provider"]["type"] == cloud
     assert set(prepared["available_node_types"]) == {"head", "cpu", "gpu"}
+
+
+@pytest.mark.parametrize("cloud", CLOUDS)
+def test_ray_can_load_its_provider(cloud: str) -> None:
+    if cloud == "gcp":
+        pytest.importorskip("googleapiclient", reason="google-api-python-client: pip install -e .[infra]")
+    provider = _NODE_PROVIDERS[cloud](_load(cloud)["provider"])
+    assert provider.__name__ == f"{cloud.upper()}NodeProvider"
 
 
 @pytest.mark.parametrize("cloud", CLOUDS)
