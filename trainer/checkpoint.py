@@ -197,6 +197,8 @@ class CheckpointStore:
         """The newest finished save, good or bad."""
         self.last_committed: SaveResult | None = None
         """The newest save that is committed, for registering it with Ray Train."""
+        self.newest_committed: SaveResult | None = None
+        """The same, known as soon as it is committed; set by the background thread."""
         self.failed_saves = 0
         """Failed saves so far."""
         self._name, self._keep, self._max_failed = attempt_name, keep, max_failed
@@ -306,7 +308,10 @@ class CheckpointStore:
         else:
             log.info("%s: committed, %d bytes in %.1f s", uri, size, time.monotonic() - started)
             self._delete_old(claim, step, uri)
-        return SaveResult(step, uri, size, stall, time.monotonic() - started, problem)
+        result = SaveResult(step, uri, size, stall, time.monotonic() - started, problem)
+        if problem is None:
+            self.newest_committed = result
+        return result
 
     def _upload(self, claim: attempts.Claim, uri: str, step: int, state: dict[str, Any]) -> Manifest:
         claim.check()

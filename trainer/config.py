@@ -252,6 +252,9 @@ class TrainConfig(Section):
     """bf16 runs the network under autocast; weights and optimizer stay fp32."""
     compile: bool = False
     """Compile the network with torch.compile."""
+    compile_cache: str | None = None
+    """Folder that keeps what was compiled for the next start; on storage that outlasts a node, if nodes
+    come and go. It holds code: nobody else may write there. By default a temporary folder of the host."""
     checkpoints: Checkpoints = Checkpoints()
     """Saving."""
     evaluation: Evaluation | None = None

@@ -34,6 +34,7 @@ from trainer.prepare import LearningRates, build_network, check_all_shards, open
 from trainer.ranks import Ranks
 from trainer.resume import Position, await_saves, newest_checkpoint, open_store, restore, state_of
 from trainer.stability import SpikeGuard, check_ranks_agree
+from trainer.starting import StartTimes
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Trainer:
 
     def __init__(self, config: TrainConfig, ranks: Ranks, hooks: Hooks, cleanup: ExitStack) -> None:
         self.config, self.ranks, self.hooks = config, ranks, hooks
-        self.run_uri = run_uri(config)
+        self.starting, self.run_uri = StartTimes(), run_uri(config)
         self.data = open_data(config, ranks, cleanup)
         self.rates = LearningRates(config, self.data.plan)
         self.network = build_network(config, self.data.corpus, ranks)
@@ -115,6 +116,7 @@ class Trainer:
             self.module = DistributedDataParallel(
                 self.module, broadcast_buffers=False, gradient_as_bucket_view=True
             )
+        self.starting.mark("load")
 
     def _take_over(self, cleanup: ExitStack) -> None:
         """Claims the run, loads its newest checkpoint, opens the log and says so there."""
@@ -189,8 +191,11 @@ class Trainer:
         tokens, stop = self.position.tokens, False
         while self.position.step < total and not stop:
             batches = self._read(self.position.step)
+            self.starting.mark("seek")
             targets, stop, save = self._agree(batches)
             self._step(batches, targets)
+            if self.starting.pending:
+                self.log.event("ready", step=self.position.step, **self.starting.finish(self.ranks.device))
             self._compare_ranks()
             last = self.position.step == total
             if last or stop or self.position.step % every == 0:
@@ -347,7 +352,7 @@ class Trainer:
             meter, targets = self.meter, record.get("masked_tokens", 0)
             used = training_flops(self.network.config, meter.tokens, meter.squares, targets)
             found["mfu"] = used / (meter.seconds * self.ranks.world_size * peak)
-        saved = self.store.last_committed if self.store else None
+        saved = self.store.newest_committed if self.store else None
         if saved is not None:
             found |= {"checkpoint_seconds": saved.seconds, "checkpoint_stall_seconds": saved.stall}
         return found

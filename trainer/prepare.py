@@ -28,6 +28,7 @@ from trainer.rows import ShardRows
 from trainer.schedule import Schedule, steps_of
 from trainer.shared_lengths import SharedLengths
 from trainer.start import load_teacher, start_from
+from trainer.starting import use_compile_cache
 
 _INIT = key_from_text("trainer.prepare", "initial weights")
 
@@ -146,6 +147,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
     precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
     kernel = model.use_kernel(ranks.device, precision)
     if config.compile:
+        use_compile_cache(config.compile_cache)
         loss.compile()
     settings = config.optimizer
     optimizer = build_optimizer(

@@ -66,7 +66,8 @@ def _absolute(config: TrainConfig) -> TrainConfig:
     """Relative paths made absolute: workers may run in another folder than this process."""
     run = config.run.model_copy(update={"storage": lasting(config.run.storage)})
     data = config.data.model_copy(update={"manifest": lasting(config.data.manifest)})
-    return config.model_copy(update={"run": run, "data": data})
+    cache = config.compile_cache and lasting(config.compile_cache)
+    return config.model_copy(update={"run": run, "data": data, "compile_cache": cache})
 
 
 def _launch(launcher: str, config: TrainConfig) -> dict[str, Any]:

@@ -29,6 +29,8 @@ class Progress:
         elif event == "started":
             self._total = record["total_steps"]
             self._say(_started(record))
+        elif event == "ready":
+            self._say(_ready(record))
         elif event == "skipped":
             self._say(f"step {record['step']} skipped: gradient norm {record['gradient_norm']:.3g}")
         elif event == "warning":
@@ -65,6 +67,14 @@ def _started(record: dict[str, Any]) -> str:
         f"attempt {record['attempt']} {begin}: {record['world_size']} ranks on {record['device']},"
         f" {record['parameters']:,} parameters, attention {kernel['name']} ({kernel['reason']}){changes}"
     )
+
+
+def _ready(record: dict[str, Any]) -> str:
+    names = ("process", "load", "seek", "first_step")
+    parts = ", ".join(f"{name.replace('_', ' ')} {record[f'{name}_seconds']:.1f} s" for name in names)
+    compiled, cached = record["graphs_compiled"], record["graphs_from_cache"]
+    graphs = f"; {compiled} graphs compiled, {cached} from the cache" if compiled or cached else ""
+    return f"first step after {record['total_seconds']:.1f} s: {parts}{graphs}"
 
 
 def show_plan(config: TrainConfig, say: Say) -> None:

@@ -22,6 +22,7 @@ _FREE = (
     "logging",
     "evaluation",
     "compile",
+    "compile_cache",
     "model.attention",
     "data.manifest",
     "data.read_threads",

@@ -55,7 +55,7 @@ def test_a_new_run_has_none(run: str) -> None:
 
 
 def test_deleted_older_ones_do_no_harm(run: str) -> None:
-    """trainer-040 and 041: there is no pointer; the newest complete one is found by listing."""
+    """trainer-040, trainer-041: there is no pointer; the newest complete one is found by listing."""
     save_steps(run, [2, 4, 6])
     storage.delete_prefix(folder_of(run, 2))
     first = latest_verified(run)

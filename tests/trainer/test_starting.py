@@ -1,0 +1,95 @@
+"""What a start took, and that the next one finds what was compiled."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from schemas.errors import ConfigError
+from tests.ray_cluster import ROOT
+from tests.trainer.runs import History, train_config, write_config
+from tests.trainer.synthetic import write_corpus
+from trainer import loop
+from trainer.config import TrainConfig
+from trainer.loop import Hooks, train
+from trainer.progress import Progress
+from trainer.ranks import alone
+from trainer.starting import use_compile_cache
+
+PARTS = ("process_seconds", "load_seconds", "seek_seconds", "first_step_seconds")
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+def test_every_start_says_how_long_its_parts_took(tmp_path: Path, manifest: Path) -> None:
+    config = TrainConfig.model_validate(train_config(tmp_path, manifest))
+    said: list[str] = []
+    progress = Progress(said.append)
+    asked = iter(range(100))
+    train(config, alone(), Hooks(stop_wanted=lambda: next(asked) >= 4, echo=progress))
+    train(config, alone(), Hooks(echo=progress))
+    ready = History(tmp_path / "runs" / "run").events("ready")
+    assert [(event["attempt"], event["step"]) for event in ready] == [(1, 1), (2, 6)]
+    for event in ready:
+        assert event["total_seconds"] == pytest.approx(sum(event[name] for name in PARTS), abs=0.01)
+        assert all(event[name] > 0 for name in PARTS)
+        # Nothing is compiled here: compile is false.
+        assert event["graphs_compiled"] == event["graphs_from_cache"] == 0
+    assert sum(line.startswith("first step after") for line in said) == 2
+
+
+def test_figures_have_the_cost_of_checkpoints_and_no_invented_utilisation(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def records(name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        changes = {"run": {"name": name, "storage": str(tmp_path)}}
+        config = train_config(tmp_path, manifest, **changes)
+        train(TrainConfig.model_validate(config), alone(), Hooks(echo=found.append))
+        return [record for record in found if "event" not in record]
+
+    # Nobody has published what this processor could do at most.
+    on_cpu = records("cpu")
+    assert not any("mfu" in record for record in on_cpu)
+    assert "checkpoint_seconds" not in on_cpu[0]
+    assert on_cpu[-1]["checkpoint_seconds"] > 0
+    assert on_cpu[-1]["checkpoint_stall_seconds"] >= 0
+    monkeypatch.setattr(loop, "peak_flops", lambda *_: 1e12)
+    assert all(0 < record["mfu"] < 1 for record in records("known"))
+
+
+def test_a_cache_in_a_store_or_a_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="compile_cache: s3://bucket/cache is not a folder; it holds code"):
+        use_compile_cache("s3://bucket/cache")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"compile_cache: .*file/cache: Not a directory"):
+        use_compile_cache(str(tmp_path / "file" / "cache"))
+
+
+@pytest.mark.slow
+def test_a_second_start_compiles_nothing(tmp_path: Path, manifest: Path) -> None:
+    """trainer-055: the second start takes what the first compiled from a folder that outlasts it."""
+    cache = tmp_path / "lasting" / "cache"
+    changes = {"compile": True, "compile_cache": str(cache)}
+    config = write_config(tmp_path, train_config(tmp_path, manifest, **changes))
+    command = [sys.executable, "trainer/pretrain.py", "--launcher", "local", "--config", str(config)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for steps in (1, 2):
+        done = subprocess.run(
+            [*command, f"--phases.0.steps={steps}", "--run.accept_changes=[phases]"],
+            check=True, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=500,
+        )  # fmt: skip
+        assert "first step after" in done.stdout
+    first, second = History(tmp_path / "runs" / "run").events("ready")
+    assert first["graphs_compiled"] > 0
+    assert first["graphs_from_cache"] == 0
+    assert second["graphs_compiled"] == 0
+    assert second["graphs_from_cache"] == first["graphs_compiled"]
+    assert any(cache.rglob("*.so"))
+    assert cache.stat().st_mode & 0o077 == 0
