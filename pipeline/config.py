@@ -50,6 +50,9 @@ class Extraction(Section):
     """Compressed bytes of one work unit."""
     min_chars: Annotated[int, Field(ge=0)] = 100
     """Pages with less text than this are skipped as too-short."""
+    weigh_scripts: bool = True
+    """For min_chars: a Chinese character counts 2.5, a Hangul syllable 2, kana 1.5, since they say so much
+    more than a letter; false counts every character as one."""
     max_page_chars: Annotated[int, Field(ge=1000)] = 4_000_000
     """Pages with more wikitext than this are skipped as too-large; a longer text file is cut into parts."""
     page_seconds: Annotated[float, Field(gt=0)] = 20.0

@@ -23,6 +23,12 @@ _TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60}?)\s*(?=[|}\n<])")
 _LIST_MARKS = frozenset("*#:;")
 _MARKUP_LINE = frozenset(("", *"|!{}=<"))
 _PREFIXED_LINK = re.compile(r"\[\[[^\]|]{1,30}:")
+# What a character counts above one.
+_DENSE = (
+    (1.5, re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")),
+    (1.0, re.compile("[\uac00-\ud7a3]")),
+    (0.5, re.compile("[\u3040-\u30ff\u31f0-\u31ff]")),
+)
 _SEPARATORS = re.compile(r"[\s_-]+")
 
 
@@ -66,7 +72,20 @@ def _fold(name: str) -> str:
 
 def document_skip_reason(paragraphs: Sequence[str], settings: Extraction) -> str | None:
     """Why a cleaned document is left out; None for one that is kept."""
-    return TOO_SHORT if sum(map(len, paragraphs)) < settings.min_chars else None
+    length: float = sum(map(len, paragraphs))
+    if length < settings.min_chars and settings.weigh_scripts:
+        length = sum(map(weighted_length, paragraphs))
+    return TOO_SHORT if length < settings.min_chars else None
+
+
+def weighted_length(text: str) -> float:
+    """Characters, those of East Asian scripts by how much of an English text they say.
+
+    A Chinese character counts 2.5, a Hangul syllable 2, kana 1.5. Source: the 128 languages of NTREX-128
+    (parallel news) have 207,700 characters in English, 83,500 in Chinese (2.5 fewer), 104,700 in Korean
+    (2.0) and 110,800 in Japanese (1.9, of ideographs and kana), white space left out.
+    """
+    return len(text) + sum(more * len(signs.findall(text)) for more, signs in _DENSE)
 
 
 def list_share(wikitext: str) -> float:

@@ -1,7 +1,8 @@
 import pytest
 
+from pipeline.config import Extraction
 from pipeline.languages import is_redirect
-from pipeline.page_policy import is_disambiguation, list_share
+from pipeline.page_policy import document_skip_reason, is_disambiguation, list_share
 
 
 @pytest.mark.parametrize(
@@ -67,3 +68,24 @@ def test_share_of_list_items() -> None:
     assert 0.3 < list_share("* four words in here\n" + "Running text that is twice so long.") < 0.4
     assert list_share("") == list_share("Only text.\n\n[[Link]] first.") == 0
     assert list_share("* item\n[[Link]] opens a paragraph of running text.") < 0.2
+
+
+@pytest.mark.parametrize(
+    ("sign", "count", "kept"),
+    [
+        ("橋", 40, True),
+        ("橋", 39, False),
+        ("다", 50, True),
+        ("다", 49, False),
+        ("の", 67, True),
+        ("の", 66, False),
+        ("a", 99, False),
+        ("ส", 99, False),
+        ("𠀀", 40, True),
+    ],
+)
+def test_short_pages_are_measured_by_what_their_script_says(sign: str, count: int, kept: bool) -> None:
+    paragraphs = [sign * (count // 2), sign * (count - count // 2)]
+    assert document_skip_reason(paragraphs, Extraction(min_chars=100)) == (None if kept else "too-short")
+    by_character = Extraction(min_chars=100, weigh_scripts=False)
+    assert document_skip_reason(paragraphs, by_character) == "too-short"

@@ -1,11 +1,16 @@
+import random
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.basic_tokenization import CHUNK_BYTES
+from pipeline.bucket import BucketDocuments
+from pipeline.config import Instances, SequenceLength
+from pipeline.instances import InstanceSettings, make_instances
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import Vocabulary, count_words, load_vocabulary, train_wordpiece
 from pipeline.wordpiece import stretches
@@ -121,3 +126,20 @@ def test_stretches(word):
     for before, part in pairwise(parts):
         # A stretch opens with a mark only where the one before had no better place in its second half.
         assert not part.startswith(marks) or set(before[51:]) <= set(marks)
+
+
+def test_a_thai_text_without_spaces_is_no_single_unknown_token():
+    """Case pipeline-009: 5,000 characters, cut before the word limit; the share of [UNK] is counted."""
+    words = ["สะพาน", "แคบ", "มาก", "และ", "เก่า", "น้ำ", "ไหล", "ผ่าน", "เมือง", "หิน"]
+    chance = random.Random(5)
+    text = "".join(chance.choices(words, k=2000))[:5000]
+    pieces = train_wordpiece(count_words([text], cased=True), 200, 9)
+    ids, offsets = WordPieceTokenizer(Vocabulary(pieces, cased=True)).encode_batch([text])
+    assert (ids != pieces.index("[UNK]")).all()
+    assert "".join(pieces[number].removeprefix("##") for number in ids) == text
+    assert 50 <= sum(not pieces[number].startswith("##") for number in ids) <= 100
+    bucket = BucketDocuments(ids, offsets, np.array([0, 1]), ["th"], ["a"], np.zeros(1, np.int64))
+    length = SequenceLength(max_seq_length=128, max_predictions=20)
+    made = make_instances(bucket, InstanceSettings.from_config(Instances(), length, pieces), 1, 0)
+    counted = made.counts["th"]
+    assert (counted.tokens_in, counted.tokens_unknown) == (len(ids), 0)
