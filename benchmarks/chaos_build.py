@@ -189,7 +189,7 @@ def _kill(pid: int) -> None:
 
 
 def run_build(
-    config: Path, build: Build, kills: int, longest: float, targets: tuple[str, ...],
+    config: Path, build: Build, kills: int, gap: float, targets: tuple[str, ...],
     server: S3Server | None, chance: random.Random, log: Path,
 ) -> None:  # fmt: skip
     """Starts the build until it ends well; ``kills`` of its lives are disturbed."""
@@ -204,7 +204,7 @@ def run_build(
             )  # fmt: skip
         node = SecondNode(job, log)
         if len(build.kills) < kills:
-            _disturb(job, build, kills, longest, targets, node, server, chance)
+            _disturb(job, build, kills, gap, targets, node, server, chance)
         status = job.wait(timeout=900)
         node.end()
         if status == 0 and len(build.kills) >= kills:
@@ -219,12 +219,12 @@ def run_build(
 
 
 def _disturb(
-    job: subprocess.Popen[bytes], build: Build, kills: int, longest: float, targets: tuple[str, ...],
+    job: subprocess.Popen[bytes], build: Build, kills: int, gap: float, targets: tuple[str, ...],
     node: SecondNode, server: S3Server | None, chance: random.Random,
 ) -> None:  # fmt: skip
     """Kills one thing after another until the job ends or as much was killed as is wanted."""
     while len(build.kills) < kills:
-        deadline = time.monotonic() + chance.uniform(0.0, longest)
+        deadline = time.monotonic() + chance.expovariate(1 / gap)
         while time.monotonic() < deadline and job.poll() is None:
             time.sleep(0.02)
         while job.poll() is None:
@@ -277,7 +277,7 @@ def main() -> int:
     )
     parser.add_argument("--kills", type=int, default=50, help="kills over all builds")
     parser.add_argument("--per-build", type=int, default=12, help="kills of one build at most")
-    parser.add_argument("--gap", type=float, default=0.25, help="longest time between kills, in whole builds")
+    parser.add_argument("--gap", type=float, default=0.25, help="mean time between kills, in whole builds")
     parser.add_argument("--storage", choices=TARGETS, default="file")
     parser.add_argument("--minutes", type=float, default=600, help="no further build is begun after so long")
     parser.add_argument("--seed", type=int, default=1)
@@ -289,7 +289,7 @@ def main() -> int:
         with store(arguments.storage, folder, random.Random(arguments.seed)) as (root, server):
             undisturbed = Build(f"{root}/undisturbed")
             config = builds.write_config(folder, builds.config(undisturbed.output), "undisturbed.yaml")
-            run_build(config, undisturbed, 0, 0.0, (), server, chance, folder / "log")
+            run_build(config, undisturbed, 0, 1.0, (), server, chance, folder / "log")
             wanted = published(undisturbed.output)
             if "manifest.json" not in wanted:
                 print((folder / "log").read_text()[-3000:], file=sys.stderr)
@@ -300,10 +300,10 @@ def main() -> int:
                 left = arguments.kills - sum(len(build.kills) for build in done)
                 build = Build(f"{root}/build-{len(done):03d}")
                 config = builds.write_config(folder, builds.config(build.output), f"{len(done)}.yaml")
-                kills = min(left, chance.randint(1, arguments.per_build))
-                longest = arguments.gap * undisturbed.seconds
+                kills = min(left, chance.randint(-(-arguments.per_build // 2), arguments.per_build))
+                gap = arguments.gap * undisturbed.seconds
                 targets = TARGETS[arguments.storage]
-                run_build(config, build, kills, longest, targets, server, chance, folder / f"log-{len(done)}")
+                run_build(config, build, kills, gap, targets, server, chance, folder / f"log-{len(done)}")
                 if published(build.output) != wanted:
                     build.problems.append("published bytes differ from the undisturbed build")
                 done.append(build)

@@ -1,5 +1,6 @@
 """The stages of a corpus build in order, and the guard that keeps two configs out of one output."""
 
+import hashlib
 import json
 import logging
 import time
@@ -26,6 +27,7 @@ from pipeline.stage_split import run_split
 from pipeline.stage_vocabulary import run_vocabulary
 from pipeline.units import Unit
 from pipeline.vocabulary import load_vocabulary
+from pipeline.word_lists import read_word_list
 from schemas.documents import DOCUMENTS_VERSION
 from schemas.errors import ConfigError, CorpusError
 from schemas.manifest import MANIFEST_NAME, MANIFEST_VERSION
@@ -33,6 +35,7 @@ from schemas.shards import SHARDS_VERSION
 
 LOG = logging.getLogger("bertmill.build")
 _CLAIM = "work/build.json"
+_SIDE_FILES = ("extraction.template_rules", "vocabulary.path", "instances.masking.words")
 
 
 def dry_run(config: BuildConfig) -> str:
@@ -45,9 +48,8 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     """Runs all stages and returns the closing table. Raises BertmillError on a user's mistake."""
     started = time.monotonic()
     config = config.model_copy(update={"output": lasting(config.output)})
+    _check_side_files(config)
     check_output(config)
-    if config.vocabulary.path is not None:
-        load_vocabulary(config.vocabulary.path, config.vocabulary.cased)
     units = plan_units(config)
     connect(num_cpus=num_cpus)
     quiet_ray_data()
@@ -58,6 +60,14 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
     took = clock(time.monotonic() - started)
     return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"
+
+
+def _check_side_files(config: BuildConfig) -> None:
+    """What only a late stage reads is wrong at once, not after hours. Raises BertmillError."""
+    config_hash(config)
+    if config.vocabulary.path is not None:
+        load_vocabulary(config.vocabulary.path, config.vocabulary.cased)
+    read_word_list(config)
 
 
 def _run_stages(config: BuildConfig, units: list[Unit], times: list[Progress]) -> dict[str, Any]:
@@ -110,8 +120,27 @@ def claim_output(config: BuildConfig) -> None:
 
 
 def _claimed_fields(config: BuildConfig) -> dict[str, Any]:
-    """All that the corpus depends on; the output's own place is not part of it."""
-    return config.model_dump(mode="json", exclude={"output"})
+    """All that the corpus depends on; the output's own place is not part of it.
+
+    Files that the config names beside the sources stand in it with their SHA-256: they may change under the
+    same name. Raises ConfigError when one is missing.
+    """
+    fields: dict[str, Any] = config.model_dump(mode="json", exclude={"output"})
+    for name in _SIDE_FILES:
+        *sections, last = name.split(".")
+        section = fields
+        for part in sections:
+            section = section[part]
+        if section[last] is not None:
+            section[last] = {"path": section[last], "sha256": _sha256(name, section[last])}
+    return fields
+
+
+def _sha256(field: str, uri: str) -> str:
+    try:
+        return hashlib.sha256(storage.read_bytes(uri)).hexdigest()
+    except FileNotFoundError as error:
+        raise ConfigError(f"{field}: {uri}: no such file") from error
 
 
 def _differences(left: Any, right: Any, name: str = "") -> list[str]:

@@ -11,8 +11,8 @@ from schemas.word_list import WordList, parse_words
 WORDS_PATH = "tokenizer/words.txt"
 
 
-def copy_word_list(config: BuildConfig) -> str | None:
-    """Copy the config's word list below the output; its SHA-256, or None when the config names none.
+def read_word_list(config: BuildConfig) -> bytes | None:
+    """The bytes of the config's word list, or None when it names none.
 
     Raises ConfigError when it is missing, not UTF-8 or without a word.
     """
@@ -28,6 +28,17 @@ def copy_word_list(config: BuildConfig) -> str | None:
         raise ConfigError(f"instances.masking.words: {source}: not UTF-8: {error.reason}") from error
     if not words:
         raise ConfigError(f"instances.masking.words: {source}: has no word")
+    return raw
+
+
+def copy_word_list(config: BuildConfig) -> str | None:
+    """Copy the config's word list below the output; its SHA-256, or None when the config names none.
+
+    Raises ConfigError as `read_word_list` does.
+    """
+    raw = read_word_list(config)
+    if raw is None:
+        return None
     storage.put_bytes(storage.join(config.output, WORDS_PATH), raw)
     return hashlib.sha256(raw).hexdigest()
 
