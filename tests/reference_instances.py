@@ -7,13 +7,18 @@ with it by distribution, since it draws in another order.
 """
 
 import hashlib
+import itertools
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 Sentence = list[str]
 Document = list[Sentence]
+
+_SPAN_LENGTHS = range(1, 11)
+_SPAN_WEIGHTS = list(itertools.accumulate(0.8**k for k in range(10)))
+_NGRAM_WEIGHTS = [1.0, 1.0 + 1 / 2, 1.0 + 1 / 2 + 1 / 3]
 
 
 @dataclass
@@ -267,7 +272,6 @@ def policy_masks(
         order = rng.sample(words, len(words))
         fitting = [word for word in order if len(word) <= rules.max_predictions]
         groups = [(fitting or [order[0][: rules.max_predictions]])[0]]
-    pieces = [piece for piece in vocabulary if piece not in SPECIALS]
     shown, kinds = list(tokens), {}
     for group in groups:
         shared = rng.random()
@@ -276,7 +280,7 @@ def policy_masks(
             if point < 0.8:
                 kinds[position], shown[position] = "mask", "[MASK]"
             elif point < 0.9:
-                kinds[position], shown[position] = "random", rng.choice(pieces)
+                kinds[position], shown[position] = "random", _piece(vocabulary, rng)
             else:
                 kinds[position] = "keep"
     positions = sorted(kinds)
@@ -288,6 +292,21 @@ def policy_masks(
         labels=[tokens[position] for position in positions],
         kinds=[kinds[position] for position in positions],
     )
+
+
+def _piece(vocabulary: list[str], rng: random.Random) -> str:
+    while (piece := rng.choice(vocabulary)) in SPECIALS:
+        pass
+    return piece
+
+
+def _in_random_order(count: int, rng: random.Random) -> Iterator[int]:
+    """0 to ``count`` in random order; what is not asked for costs nothing."""
+    left = list(range(count))
+    while left:
+        place = int(rng.random() * len(left))
+        left[place], left[-1] = left[-1], left[place]
+        yield left.pop()
 
 
 def _words(tokens: list[str], whole: bool) -> list[list[int]]:
@@ -306,20 +325,22 @@ def _words(tokens: list[str], whole: bool) -> list[list[int]]:
 def _choose_words(words: list[list[int]], wanted: int, rng: random.Random) -> list[list[int]]:
     groups: list[list[int]] = []
     left = wanted
-    for word in rng.sample(words, len(words)):
+    for number in _in_random_order(len(words), rng):
+        word = words[number]
         if len(word) <= left:
             groups.append(word)
             left -= len(word)
+        if left == 0:
+            break
     return groups
 
 
 def _choose_spans(words: list[list[int]], wanted: int, rng: random.Random) -> list[list[int]]:
-    weights = [0.8**k for k in range(10)]
     groups: list[list[int]] = []
     covered: set[int] = set()
     left = wanted
-    for start in rng.sample(range(len(words)), len(words)):
-        length = rng.choices(range(1, 11), weights)[0]
+    for start in _in_random_order(len(words), rng):
+        length = rng.choices(_SPAN_LENGTHS, cum_weights=_SPAN_WEIGHTS)[0]
         group: list[int] = []
         over_budget = False
         for index in range(start, min(start + length, len(words))):
@@ -344,7 +365,9 @@ def _choose_ngrams(words: list[list[int]], wanted: int, rng: random.Random) -> l
     groups: list[list[int]] = []
     covered: set[int] = set()
     left = wanted
-    for start in rng.sample(range(len(words)), len(words)):
+    for start in _in_random_order(len(words), rng):
+        if left == 0:
+            break
         room = 1
         while (
             room < 3
@@ -352,7 +375,7 @@ def _choose_ngrams(words: list[list[int]], wanted: int, rng: random.Random) -> l
             and words[start + room][0] == words[start + room - 1][-1] + 1
         ):
             room += 1
-        length = rng.choices(range(1, room + 1), [1 / n for n in range(1, room + 1)])[0]
+        length = rng.choices(_SPAN_LENGTHS[:room], cum_weights=_NGRAM_WEIGHTS[:room])[0]
         while length and sum(len(word) for word in words[start : start + length]) > left:
             length -= 1
         chosen = range(start, start + length)

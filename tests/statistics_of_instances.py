@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.bucket import BucketDocuments
 from pipeline.instances import InstanceSettings
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
 from tests.reference_instances import Document, Instance, Rules, golden_vocabulary
+
+Ints = npt.NDArray[np.integer]
 
 # Below this probability two histograms of equal distributions do not differ as much as those compared.
 SIGNIFICANCE = 1e-4
@@ -55,7 +58,8 @@ class Histograms:
 
     by_name: dict[str, Counter[Hashable]] = field(default_factory=dict)
 
-    def count(self, name: str, values: Iterable[Hashable]) -> None:
+    def count(self, name: str, values: Iterable[Hashable] | Counter[Any]) -> None:
+        """Adds values, or how often each of them was found."""
         self.by_name.setdefault(name, Counter()).update(values)
 
     def add(self, instance: Instance, rng: random.Random) -> None:
@@ -72,6 +76,56 @@ class Histograms:
         runs = runs_of(instance.positions)
         self.count("run", [rng.choice(runs)])
         self.count("runs", [len(runs)])
+
+    def add_table(self, table: pa.Table, rng: np.random.Generator) -> None:
+        """What `add` counts, of all rows of a shard at once."""
+        length = table["length"].to_numpy()
+        a_length = table["segment_a_length"].to_numpy()
+        label = table["next_sentence_label"].to_numpy().astype(np.int64)
+        ids = np.asarray(table["input_ids"].combine_chunks().flatten())
+        starts = np.cumsum(length) - length
+        positions, labels = (
+            np.asarray(table[name].combine_chunks().flatten()) for name in ("masked_positions", "masked_ids")
+        )
+        targets = np.asarray(table["masked_positions"].combine_chunks().value_lengths())
+        self._count_codes("label", label)
+        self._count_codes("length", length // 4)
+        self._count_codes("targets", targets)
+        pairs = np.unique(label * 1000 + a_length // 4, return_counts=True)
+        for code, count in zip(*(values.tolist() for values in pairs), strict=True):
+            self.count("segment a", Counter({divmod(code, 1000): count}))
+        vocabulary = golden_vocabulary()
+        found, counts = np.unique(ids[starts + 1], return_counts=True)
+        for index, count in zip(found.tolist(), counts.tolist(), strict=True):
+            self.count("first of a", Counter({vocabulary[index][:2]: count}))
+        first = np.cumsum(targets) - targets
+        pick = first + (rng.random(targets.size) * targets).astype(np.int64)
+        self._count_codes("position", positions[pick] * 32 // length)
+        shown = ids[starts + positions[pick]]
+        kinds = np.where(shown == vocabulary.index("[MASK]"), 0, np.where(shown == labels[pick], 1, 2))
+        for kind, count in zip(("mask", "keep", "random"), np.bincount(kinds, minlength=3), strict=True):
+            self.count("kind", Counter({kind: int(count)}))
+        self._count_runs(positions, first, rng)
+
+    def _count_runs(self, positions: Ints, first: Ints, rng: np.random.Generator) -> None:
+        """Runs of neighbouring targets: their number in a row, and the length of one of them."""
+        begins = np.ones(positions.size, bool)
+        begins[1:] = positions[1:] != positions[:-1] + 1
+        begins[first] = True
+        places = np.flatnonzero(begins)
+        sizes = np.diff(places, append=positions.size)
+        number = np.add.reduceat(begins.astype(np.int64), first)
+        chosen = np.cumsum(number) - number + (rng.random(number.size) * number).astype(np.int64)
+        self._count_codes("run", sizes[chosen])
+        self._count_codes("runs", number)
+
+    def _count_codes(self, name: str, values: Ints) -> None:
+        found, counts = np.unique(values, return_counts=True)
+        self.count(name, Counter(dict(zip(found.tolist(), counts.tolist(), strict=True))))
+
+    def merge(self, other: "Histograms") -> None:
+        for name, counts in other.by_name.items():
+            self.count(name, counts)
 
     def compare(self, other: "Histograms") -> dict[str, float]:
         return {name: homogeneity(counts, other.by_name[name]) for name, counts in self.by_name.items()}

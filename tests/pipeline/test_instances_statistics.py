@@ -1,8 +1,11 @@
 """The fast instances against the slow reference, by distribution; benchmarks/instances.py does it at 10^6."""
 
+import multiprocessing
 import random
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 
+import numpy as np
 import pytest
 
 from pipeline.instances import make_instances
@@ -45,6 +48,61 @@ def test_fast_and_slow_have_one_distribution(unit: str) -> None:
             slow.add(instance, rng)
     probabilities = fast_histograms(rules, unit, ROUNDS).compare(slow)
     assert min(probabilities.values()) > SIGNIFICANCE, probabilities
+
+
+MILLION = 1_000_000
+WORKERS = 2
+
+
+def million_of_the_reference(unit: str, worker: int) -> tuple[int, Histograms]:
+    """Rows of the slow reference, a share of a million of them, in a process of its own."""
+    rules = Rules(max_seq_length=64, max_predictions=10)
+    corpus, rng = golden_corpus(200), random.Random(worker)
+    found, rows, seed = Histograms(), 0, worker
+    while rows < MILLION // WORKERS:
+        for instance in policy_instances(corpus, VOCABULARY, rules, seed, unit):
+            found.add(instance, rng)
+            rows += 1
+        seed += WORKERS
+    return rows, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("unit", ["span", "ngram"])
+def test_a_million_rows_of_the_longer_units_have_one_distribution(unit: str) -> None:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
+        parts = [pool.submit(million_of_the_reference, unit, worker) for worker in range(WORKERS)]
+        fast, rows, number, rng = Histograms(), 0, 0, np.random.default_rng(1)
+        bucket = bucket_of(golden_corpus(200), VOCABULARY)
+        settings = settings_of(Rules(max_seq_length=64, max_predictions=10), unit, VOCABULARY)
+        while rows < MILLION:
+            table = make_instances(bucket, settings, 11, number).table
+            fast.add_table(table, rng)
+            rows, number = rows + table.num_rows, number + 1
+        slow, done = Histograms(), 0
+        for part in parts:
+            count, histograms = part.result()
+            slow.merge(histograms)
+            done += count
+    assert done >= MILLION
+    probabilities = fast.compare(slow)
+    assert min(probabilities.values()) > SIGNIFICANCE, probabilities
+
+
+def test_rows_are_counted_alike_one_by_one_and_at_once() -> None:
+    bucket = bucket_of(golden_corpus(200), VOCABULARY)
+    settings = settings_of(Rules(max_seq_length=64, max_predictions=10), "span", VOCABULARY)
+    one, all_, table = Histograms(), Histograms(), make_instances(bucket, settings, 3, 0).table
+    rng = random.Random(1)
+    for instance in instances_of(table):
+        one.add(instance, rng)
+    all_.add_table(table, np.random.default_rng(1))
+    assert one.by_name.keys() == all_.by_name.keys()
+    for name in ("label", "length", "segment a", "targets", "first of a", "runs"):
+        assert one.by_name[name] == all_.by_name[name], name
+    for name in ("position", "kind", "run"):
+        assert homogeneity(one.by_name[name], all_.by_name[name]) > SIGNIFICANCE, name
 
 
 def test_a_difference_would_be_found() -> None:
