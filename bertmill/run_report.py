@@ -20,6 +20,11 @@ td{text-align:right;font-variant-numeric:tabular-nums}td:first-child,th{text-ali
 _MOST_LINES = 10
 _EVENT_COLOURS = {"started": "#d1605e", "skipped": "#e49444", "stopped": "#8a6bb1", "finished": "#5a9e6f"}
 _QUIET = ("saving", "ready")
+_DETAILS = (
+    "step", "world_size", "device", "checkpoint", "changes", "gradient_norm", "reason", "rows",
+    "total_seconds", "process_seconds", "load_seconds", "seek_seconds", "first_step_seconds",
+    "graphs_compiled", "graphs_from_cache",
+)  # fmt: skip
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -175,10 +180,9 @@ def _events(history: History, begin: float) -> str:
 
 
 def _details(event: Record) -> str:
-    names = ("step", "world_size", "device", "checkpoint", "changes", "gradient_norm", "reason", "rows")
-    names += ("total_seconds", "process_seconds", "load_seconds", "seek_seconds", "first_step_seconds")
-    names += ("graphs_compiled", "graphs_from_cache")
-    parts = [f"{name.replace('_', ' ')} {event[name]}" for name in names if event.get(name) not in (None, [])]
+    parts = [
+        f"{name.replace('_', ' ')} {event[name]}" for name in _DETAILS if event.get(name) not in (None, [])
+    ]
     return ", ".join(part if len(part) < 120 else part[:117] + "..." for part in parts)
 
 

@@ -6,7 +6,8 @@ It holds no time, host or path outside the corpus, so that equal builds give equ
 
 import hashlib
 import json
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jsonschema
@@ -24,7 +25,7 @@ _COUNTS_BY_NAME = {"type": "object", "additionalProperties": _COUNT}
 # A path below the manifest's folder; no absolute path and no step upwards.
 _PATH = {"type": "string", "pattern": r"^(?!/)(?!.*(^|/)\.\.(/|$))[^\\\x00:]+$"}
 
-SHARD_ENTRY = {
+SHARD_ENTRY: dict[str, Any] = {
     "type": "object",
     "required": ["path", "rows", "tokens", "bytes", "sha256", "row_groups", "languages"],
     "additionalProperties": False,
@@ -96,12 +97,41 @@ MANIFEST_SCHEMA: dict[str, Any] = {
 
 
 def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """The keyword ``items``. A manifest of 10^9 rows has 10^6 row groups: whole numbers go at once."""
-    whole = items == _ROW_GROUP and isinstance(instance, list) and all(type(rows) is int for rows in instance)
-    if not whole or min(instance, default=1) < 1:
-        yield from _STANDARD_ITEMS(validator, items, instance, schema)
+    """The keyword ``items``, which leaves out shards and row groups that are seen to be right at a glance.
+
+    A manifest of 10^9 rows has 24,000 shards with 10^6 row groups, and is read at every start.
+    """
+    if isinstance(instance, list):
+        if items == _ROW_GROUP and _are_counts(instance, least=1):
+            return
+        if items == SHARD_ENTRY and all(map(_is_sound_shard, instance)):
+            return
+    yield from _STANDARD_ITEMS(validator, items, instance, schema)
 
 
+def _are_counts(values: Iterable[Any], *, least: int) -> bool:
+    return all(type(value) is int and value >= least for value in values)
+
+
+def _is_sound_shard(entry: Any) -> bool:
+    """Whether ``entry`` surely fits SHARD_ENTRY; False says nothing."""
+    if type(entry) is not dict or entry.keys() != _SHARD_FIELDS:
+        return False
+    texts, groups, languages = (entry["path"], entry["sha256"]), entry["row_groups"], entry["languages"]
+    return (
+        all(type(text) is str for text in texts)
+        and _PATH_PATTERN.search(texts[0]) is not None
+        and _SHA256_PATTERN.search(texts[1]) is not None
+        and _are_counts((entry["rows"], entry["tokens"], entry["bytes"]), least=0)
+        and type(groups) is list
+        and _are_counts(groups, least=1)
+        and type(languages) is dict
+        and _are_counts(languages.values(), least=0)
+    )
+
+
+_SHARD_FIELDS = set(SHARD_ENTRY["properties"])
+_PATH_PATTERN, _SHA256_PATTERN = re.compile(_PATH["pattern"]), re.compile(_SHA256["pattern"])
 _STANDARD_ITEMS = jsonschema.Draft202012Validator.VALIDATORS["items"]
 _Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
     jsonschema.Draft202012Validator, {"items": _items}
@@ -137,9 +167,23 @@ def parse_manifest(raw: bytes, origin: str) -> dict[str, Any]:
     except ValueError as error:
         raise CorpusError(f"{origin}: not JSON: {error}") from error
     check_manifest(manifest, origin)
-    if manifest["sha256"] != seal(manifest):
+    if not _holds_its_seal(raw, manifest["sha256"]) and manifest["sha256"] != seal(manifest):
         raise CorpusError(f"{origin}: was edited or damaged after it was written (its own sha256 differs)")
     return dict(manifest)
+
+
+def _holds_its_seal(raw: bytes, digest: str) -> bool:
+    """Whether ``raw`` without the line of the seal has this digest, as it has when we wrote it.
+
+    Says no of other layouts of the same content. It spares the writing of 20 MB at every start.
+    """
+    line = f'\n "sha256": "{digest}",'.encode()
+    before, found, after = raw.partition(line)
+    if not found:
+        return False
+    hashed = hashlib.sha256(before)
+    hashed.update(after)
+    return hashed.hexdigest() == digest
 
 
 def check_manifest(manifest: object, origin: str) -> None:
