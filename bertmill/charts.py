@@ -1,5 +1,6 @@
 """Line charts as SVG text, for pages without external assets."""
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,14 +34,26 @@ class Mark:
     colour: str = "#bbb"
 
 
-def line_chart(lines: Sequence[Line], unit: str, marks: Sequence[Mark] = ()) -> str:
-    """An SVG of ``lines`` over a common axis named ``unit``; values that are not finite are left out."""
-    kept = [Line(line.name, thinned(line.points)) for line in lines]
-    points = [point for line in kept for point in line.points]
+def line_chart(
+    lines: Sequence[Line],
+    unit: str,
+    marks: Sequence[Mark] = (),
+    *,
+    span: tuple[float, float] | None = None,
+    breaks: Sequence[float] = (),
+) -> str:
+    """An SVG of ``lines`` over a common axis named ``unit``; values that are not finite are left out.
+
+    The axis goes over ``span``, by default from the first point to the last. No line is drawn across one of
+    the ``breaks``.
+    """
+    kept = [(line.name, _pieces(line.points, breaks)) for line in lines]
+    points = [point for _, pieces in kept for piece in pieces for point in piece]
     if not points:
         return "<p>Nothing was measured.</p>"
     xs, ys = zip(*points, strict=True)
-    across = _Axis(min(xs), max(xs), _LEFT, _WIDTH - _RIGHT)
+    low, high = span or (min(xs), max(xs))
+    across = _Axis(low, high, _LEFT, _WIDTH - _RIGHT)
     up = _Axis(min(ys), max(ys), _HEIGHT - _BOTTOM, _TOP)
     parts = [_grid(across, up, unit)]
     for mark in marks:
@@ -50,21 +63,40 @@ def line_chart(lines: Sequence[Line], unit: str, marks: Sequence[Mark] = ()) -> 
                 f"<line x1={x} x2={x} y1={_TOP} y2={_HEIGHT - _BOTTOM} stroke={mark.colour!r}>"
                 f"<title>{escape(mark.text)}</title></line>"
             )
-    for number, line in enumerate(kept):
+    for number, (name, pieces) in enumerate(kept):
         colour = _COLOURS[number % len(_COLOURS)]
-        places = " ".join(f"{across.place(x):.1f},{up.place(y):.1f}" for x, y in line.points)
-        parts.append(f"<polyline fill=none stroke={colour!r} stroke-width=1.6 points={places!r} />")
+        parts += [_drawn(piece, across, up, colour) for piece in pieces]
         top = _TOP + 12 + 16 * number
         place = f"x={_WIDTH - _RIGHT + 10} y={top}"
-        parts.append(f"<text class=label {place} style='fill:{colour}'>{escape(line.name)}</text>")
+        parts.append(f"<text class=label {place} style='fill:{colour}'>{escape(name)}</text>")
     height = max(_HEIGHT, _TOP + 16 * len(kept) + 10)
     return f"<svg width={_WIDTH} height={height} role=img>{''.join(parts)}</svg>"
 
 
-def thinned(points: Sequence[Point]) -> list[Point]:
-    """At most 600 points: of each stretch the mean of both coordinates, so that no trend is lost."""
+def _drawn(piece: Sequence[Point], across: "_Axis", up: "_Axis", colour: str) -> str:
+    places = [(f"{across.place(x):.1f}", f"{up.place(y):.1f}") for x, y in piece]
+    line = " ".join(",".join(place) for place in places)
+    drawn = f"<polyline fill=none stroke={colour!r} stroke-width=1.6 points={line!r} />"
+    if len(places) > 1:
+        return drawn
+    # A line of one point shows nothing.
+    return f"{drawn}<circle cx={places[0][0]} cy={places[0][1]} r=2.5 fill={colour!r} />"
+
+
+def _pieces(points: Sequence[Point], breaks: Sequence[float]) -> list[list[Point]]:
+    """The points between two breaks each, thinned to about 600 in all."""
     finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
-    size = -(-len(finite) // _MOST_POINTS)
+    pieces: dict[int, list[Point]] = {}
+    ordered = sorted(breaks)
+    for point in finite:
+        pieces.setdefault(bisect.bisect_right(ordered, point[0]), []).append(point)
+    return [thinned(piece, math.ceil(_MOST_POINTS * len(piece) / len(finite))) for piece in pieces.values()]
+
+
+def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
+    """At most ``most`` points: of each stretch the mean of both coordinates, so that no trend is lost."""
+    finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
+    size = -(-len(finite) // most)
     if size <= 1:
         return finite
     stretches = [finite[start : start + size] for start in range(0, len(finite), size)]

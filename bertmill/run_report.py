@@ -14,12 +14,18 @@ _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}th,td{padding:.25em .8em;border-bottom:1px solid #ddd}
 td{text-align:right;font-variant-numeric:tabular-nums}td:first-child,th{text-align:left}
+th{vertical-align:bottom}.wide{overflow-x:auto}pre{overflow-x:auto}
 .label{font-size:12px;fill:#222}h2{margin-top:2em}.note{color:#666}
 """
 # Languages drawn in one chart at most: those with the most held-out or trained targets.
 _MOST_LINES = 10
 _EVENT_COLOURS = {"started": "#d1605e", "skipped": "#e49444", "stopped": "#8a6bb1", "finished": "#5a9e6f"}
 _QUIET = ("saving", "ready")
+# Title, name of the line, field: drawn for runs whose log has the field.
+_IF_MEASURED = (
+    ("Share of the devices' peak arithmetic", "MFU", "mfu"),
+    ("Seconds of the last checkpoint", "checkpoint", "checkpoint_seconds"),
+)
 _DETAILS = (
     "step", "world_size", "device", "checkpoint", "changes", "gradient_norm", "reason", "rows",
     "total_seconds", "process_seconds", "load_seconds", "seek_seconds", "first_step_seconds",
@@ -48,16 +54,15 @@ def _execute(arguments: argparse.Namespace) -> int:
 
 
 def report_page(history: History) -> str:
-    """The page. Charts have the hours since the first start as their axis, pauses included."""
-    begin = _begin(history)
-    marks = [_mark(event, begin) for event in history.events if event["event"] not in _QUIET]
+    """The page. Charts have the time since the first start as their common axis, pauses included."""
+    time = _TimeAxis(history)
 
     def chart(**columns: Callable[[Record], float | None]) -> str:
         lines = [
-            Line(name.replace("_", " "), _points(history.figures, begin, column))
+            Line(name.replace("_", " "), time.points(history.figures, column))
             for name, column in columns.items()
         ]
-        return line_chart([line for line in lines if line.points], "hours", marks)
+        return time.chart([line for line in lines if line.points])
 
     sections = [
         _section("Summary", _summary(history)),
@@ -65,17 +70,22 @@ def report_page(history: History) -> str:
             "Loss", chart(loss=_field("loss"), masked_LM=_field("token_loss"), pairs=_field("pair_loss"))
         ),
         _section("Accuracy", chart(masked_LM=_field("token_accuracy"), pairs=_field("pair_accuracy"))),
-        _section("Masked LM accuracy by language", _by_language(history, begin, marks)),
-        _section("Held-out rows", _held_out(history, begin, marks)),
+        _section("Masked LM accuracy by language", _by_language(history, time)),
+        _section("Held-out rows", _held_out(history, time)),
         _section("Learning rate", chart(rate=_field("learning_rate"))),
         _section("Gradient norm", chart(norm=_field("gradient_norm"))),
         _section("Tokens a second", chart(tokens=_field("tokens_per_second"))),
+        *(
+            _section(title, chart(**{name: _field(field)}))
+            for title, name, field in _IF_MEASURED
+            if any(field in record for record in history.figures)
+        ),
         _section(
             "Waiting for data, room left in micro-batches",
             chart(waiting=_field("data_wait_share"), room=lambda r: 1 - r.get("packing_efficiency", 1)),
         ),
         _section("Steps", chart(step=_field("step"))),
-        _section("What happened", _events(history, begin)),
+        _section("What happened", _events(history, time)),
         _section("Config", f"<pre>{escape(_config(history))}</pre>"),
     ]
     return (
@@ -86,28 +96,45 @@ def report_page(history: History) -> str:
     )
 
 
-def _begin(history: History) -> float:
-    times = [float(record["time"]) for record in [*history.events, *history.figures] if "time" in record]
-    return min(times, default=0.0)
+class _TimeAxis:
+    """The time of a run from its first record to its last, in the unit that suits its length."""
 
+    def __init__(self, history: History) -> None:
+        times = [float(r["time"]) for r in (*history.events, *history.figures, *history.held_out)]
+        self._begin, end = min(times, default=0.0), max(times, default=0.0)
+        lengths = (("hours", 3600.0), ("minutes", 60.0))
+        self.unit, self._length = next(
+            (one for one in lengths if end - self._begin >= 2 * one[1]), ("seconds", 1.0)
+        )
+        self._span = (0.0, (end - self._begin) / self._length)
+        self._marks = [self._mark(event) for event in history.events if event["event"] not in _QUIET]
+        self._breaks = [self.of(event) for event in history.events if event["event"] == "started"]
 
-def _mark(event: Record, begin: float) -> Mark:
-    hours = (float(event["time"]) - begin) / 3600
-    return Mark(hours, f"{event['event']} {_details(event)}", _EVENT_COLOURS.get(event["event"], "#bbb"))
+    def of(self, record: Record) -> float:
+        """When ``record`` was written."""
+        return (float(record["time"]) - self._begin) / self._length
 
+    def points(
+        self, records: list[Record], column: Callable[[Record], float | None]
+    ) -> list[tuple[float, float]]:
+        """The values of ``column`` where there are any."""
+        found = [(self.of(record), column(record)) for record in records]
+        return sorted((when, value) for when, value in found if value is not None)
 
-def _points(
-    records: list[Record], begin: float, column: Callable[[Record], float | None]
-) -> list[tuple[float, float]]:
-    found = [((float(record["time"]) - begin) / 3600, column(record)) for record in records]
-    return sorted((hours, value) for hours, value in found if value is not None)
+    def chart(self, lines: list[Line]) -> str:
+        """The lines with the marks of all events; none crosses a start."""
+        return line_chart(lines, self.unit, self._marks, span=self._span, breaks=self._breaks)
+
+    def _mark(self, event: Record) -> Mark:
+        text = f"{event['event']} {_details(event)}"
+        return Mark(self.of(event), text, _EVENT_COLOURS.get(event["event"], "#bbb"))
 
 
 def _field(name: str) -> Callable[[Record], float | None]:
     return lambda record: record.get(name)
 
 
-def _by_language(history: History, begin: float, marks: list[Mark]) -> str:
+def _by_language(history: History, time: _TimeAxis) -> str:
     targets: dict[str, int] = {}
     for record in history.figures:
         for language, values in record.get("languages", {}).items():
@@ -116,19 +143,18 @@ def _by_language(history: History, begin: float, marks: list[Mark]) -> str:
     lines = [
         Line(
             language,
-            _points(
+            time.points(
                 history.figures,
-                begin,
                 lambda record, one=language: record.get("languages", {}).get(one, {}).get("token_accuracy"),  # type: ignore[misc]
             ),
         )
         for language in chosen
     ]
     note = f"<p class=note>The {len(chosen)} of {len(targets)} languages with the most targets.</p>"
-    return (note if len(targets) > len(chosen) else "") + line_chart(lines, "hours", marks)
+    return (note if len(targets) > len(chosen) else "") + time.chart(lines)
 
 
-def _held_out(history: History, begin: float, marks: list[Mark]) -> str:
+def _held_out(history: History, time: _TimeAxis) -> str:
     if not history.held_out:
         return "<p>None were measured; <code>evaluation</code> in the config does it.</p>"
     last: Mapping[str, Mapping[str, float]] = history.held_out[-1]["held_out"]
@@ -136,9 +162,8 @@ def _held_out(history: History, begin: float, marks: list[Mark]) -> str:
     lines = [
         Line(
             name,
-            _points(
+            time.points(
                 history.held_out,
-                begin,
                 lambda record, one=name: record["held_out"].get(one, {}).get("accuracy"),  # type: ignore[misc]
             ),
         )
@@ -146,11 +171,9 @@ def _held_out(history: History, begin: float, marks: list[Mark]) -> str:
     ]
     columns = list(dict.fromkeys(column for figures in last.values() for column in figures))
     rows = [[name, *(_number(figures.get(column)) for column in columns)] for name, figures in last.items()]
+    header = ["", *(column.replace("_", " ") for column in columns)]
     step = history.held_out[-1]["step"]
-    return (
-        f"<p>Masked LM accuracy:</p>{line_chart(lines, 'hours', marks)}"
-        f"<p>After step {step:,}:</p>{_table(['', *columns], rows)}"
-    )
+    return f"<p>Masked LM accuracy:</p>{time.chart(lines)}<p>After step {step:,}:</p>{_table(header, rows)}"
 
 
 def _summary(history: History) -> str:
@@ -166,17 +189,17 @@ def _summary(history: History) -> str:
     return _table(["", ""], rows)
 
 
-def _events(history: History, begin: float) -> str:
+def _events(history: History, time: _TimeAxis) -> str:
     rows = [
         [
-            f"{(float(event['time']) - begin) / 3600:.3f} h",
+            f"{time.of(event):.2f}",
             str(event["attempt"]),
             event["event"],
             _details(event),
         ]
         for event in history.events
     ]
-    return _table(["after", "attempt", "event", ""], rows)
+    return _table([f"{time.unit} since the start", "attempt", "event", ""], rows)
 
 
 def _details(event: Record) -> str:
@@ -200,7 +223,7 @@ def _table(header: list[str], rows: list[list[Any]]) -> str:
     body = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return f"<table><tr>{head}</tr>{body}</table>"
+    return f"<div class=wide><table><tr>{head}</tr>{body}</table></div>"
 
 
 def _number(value: float | None) -> str:

@@ -10,10 +10,12 @@ import pytest
 
 from bertmill.charts import Line, Mark, line_chart, thinned
 from bertmill.cli import main
+from bertmill.run_report import report_page
+from tests.pipeline.report.test_html import BROWSER, shown
 from tests.trainer.runs import TINY, phase, train_config
 from tests.trainer.synthetic import LANGUAGES, write_corpus
 from trainer.config import TrainConfig
-from trainer.history import read_history
+from trainer.history import History, read_history
 from trainer.loop import Hooks, train
 from trainer.ranks import alone
 
@@ -43,6 +45,46 @@ def test_page_of_a_run_that_was_stopped_once(run: Path, capsys: pytest.CaptureFi
     for language in LANGUAGES:
         assert f">{language}</text>" in page
     assert "After step 9:" in page
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
+def test_a_browser_shows_the_page_whole(run: Path, tmp_path: Path) -> None:
+    """Nothing is fetched, no label leaves its chart or covers another, and all charts have one time axis."""
+    measured = shown(report_page(read_history(str(run))), tmp_path)
+    assert measured["fetched"] == []
+    assert measured["outside"] == []
+    assert measured["svg"] == 10
+    assert measured["text"] > 80
+    assert measured["wide"] <= 1200
+
+
+def test_charts_share_a_time_axis_and_leave_pauses_open(tmp_path: Path) -> None:
+    """Two attempts with an hour between them; the figures of the held-out rows end earlier."""
+    record = {"loss": 3.0, "token_loss": 2.0, "learning_rate": 1e-4, "tokens_per_second": 9.0, "mfu": 0.4}
+    figures = [
+        {**record, "step": step, "time": when} for step, when in ((1, 60), (2, 120), (3, 3900), (4, 7200))
+    ]
+    held_out = [{"step": 1, "time": 100, "held_out": {"all": {"masked_tokens": 3, "accuracy": 0.5}}}]
+    events = [
+        {"event": "started", "attempt": 1, "time": 0.0, "step": 0},
+        {"event": "skipped", "attempt": 1, "time": 90.0, "step": 1, "gradient_norm": 1e9, "rows": [4, 7]},
+        {"event": "started", "attempt": 2, "time": 3720.0, "step": 2},
+    ]
+    page = report_page(History(figures, held_out, events))
+    charts = re.findall(r"<svg.*?</svg>", page)
+    assert len(charts) == 7
+    for chart in charts:
+        # Marks of both starts and of the skipped step, at the same places everywhere.
+        assert re.findall(r"<line x1=([\d.]+) x2=\S+ y1=12 y2=206 stroke='(#\w+)'", chart) == [
+            ("70.0", "#d1605e"), ("78.0", "#e49444"), ("400.7", "#d1605e"),
+        ]  # fmt: skip
+        assert ">hours</text>" in chart
+    loss = re.findall(r"points='([^']*)'", charts[0])
+    assert [len(piece.split()) for piece in loss] == [2, 2, 2, 2]
+    assert charts[1].count("<circle") == 1
+    assert "skipped step 1, gradient norm 1000000000.0, rows [4, 7]" in page
+    assert "peak arithmetic" in page
+    assert "Seconds of the last checkpoint" not in page
 
 
 def test_history_has_each_step_once(run: Path) -> None:
