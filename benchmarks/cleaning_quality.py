@@ -19,11 +19,13 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import mwparserfromhell
 
 from benchmarks.real_pages import RealPage, real_pages
 from pipeline.sentences import split_sentences
+from pipeline.tallies import add_fields
 from pipeline.wikitext import WikitextOptions, plain_text
 
 LEFTOVERS = {
@@ -76,8 +78,7 @@ class Tally:
 
     def add(self, other: "Tally") -> None:
         """Adds the counts of ``other``."""
-        for name, value in vars(other).items():
-            setattr(self, name, getattr(self, name) + value)
+        add_fields(self, other)
 
 
 def words(text: str) -> collections.Counter[str]:
@@ -93,7 +94,7 @@ def prose_of(page: RealPage) -> str:
     That is the usual recipe (the cleaning of Hugging Face's wikipedia data set works so).
     """
     code = mwparserfromhell.parse(page.wikitext)
-    doomed = [tag for tag in code.ifilter_tags() if str(tag.tag).lower().strip() in _NO_PROSE]
+    doomed: list[Any] = [tag for tag in code.ifilter_tags() if str(tag.tag).lower().strip() in _NO_PROSE]
     doomed += [link for link in code.ifilter_wikilinks() if _hidden(page, str(link.title))]
     for node in doomed:
         with contextlib.suppress(ValueError):  # it went with one around it
@@ -200,7 +201,82 @@ def table(rows: Iterable[tuple[str, Tally]]) -> list[str]:
     return lines
 
 
-def main() -> None:
+@dataclass
+class Survey:
+    """What was found over all pages."""
+
+    published: dict[tuple[str, str], list[str]]
+    compare: bool = True
+    show_lost: bool = False
+    by_wiki: dict[str, Tally] = field(default_factory=lambda: collections.defaultdict(Tally))
+    comparison: Comparison = field(default_factory=Comparison)
+    examples: list[str] = field(default_factory=list)
+    """Sentences with leftovers."""
+    worst: list[tuple[float, str, str, int, int]] = field(default_factory=list)
+    """(how bad, wiki, title, sentences with leftovers, words lost) of every page."""
+    slowest: float = 0.0
+
+    def add(self, page: RealPage) -> None:
+        """Measures one page."""
+        lang = page.site.lang
+        versions = self.published.get((lang, page.title))
+        if versions:
+            self.comparison.add(page, versions)
+        started = time.process_time()
+        plain_text(page.wikitext, page.site, OPTIONS)
+        self.slowest = max(self.slowest, time.process_time() - started)
+        tally, bad = measure(page, self.compare)
+        self.by_wiki[lang].add(tally)
+        self.examples += [f"{lang} {page.title}: {sentence}" for sentence in bad]
+        lost = tally.lost_words / max(20, tally.peer_words)
+        if self.show_lost and tally.lost_words:
+            print(f"{lost:.3f} {lang} {page.title}: {lost_words(page)}")
+        badness = lost + tally.bad_sentences / max(5, tally.sentences)
+        self.worst.append((badness, lang, page.title, tally.bad_sentences, tally.lost_words))
+
+    def total(self) -> Tally:
+        """All wikis together."""
+        total = Tally()
+        for tally in self.by_wiki.values():
+            total.add(tally)
+        return total
+
+
+def lost_words(page: RealPage) -> list[tuple[str, int]]:
+    whole = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
+    return list((words(prose_of(page)) - whole).items())[:50]
+
+
+def summary(survey: Survey, worst: int) -> list[str]:
+    """The result as Markdown lines; the first six say the most."""
+    total = survey.total()
+    lines = [
+        "# Cleaning quality over real dumps",
+        "",
+        f"{len(survey.by_wiki)} wikis, slowest page {survey.slowest:.3f} s. "
+        f"Leftovers counted: {', '.join(ISSUE)}.",
+        "",
+        *table([("all", total), *sorted(survey.by_wiki.items(), key=lambda item: -item[1].pages)]),
+        "",
+        "| kind of leftover | sentences |",
+        "|---|---:|",
+        *(f"| `{name.replace('|', chr(92) + '|')}` | {total.kinds[name]} |" for name in LEFTOVERS),
+    ]
+    if survey.comparison.pages:
+        lines += ["", *survey.comparison.lines()]
+    lines += [
+        "",
+        f"## The {worst} worst pages",
+        "",
+        "| wiki | page | sentences with leftovers | words lost |",
+        "|---|---|---:|---:|",
+    ]
+    for _, wiki, title, bad_count, lost_count in sorted(survey.worst, reverse=True)[:worst]:
+        lines.append(f"| {wiki} | {title.replace('|', '')} | {bad_count} | {lost_count} |")
+    return lines
+
+
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -211,66 +287,23 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=0, help="print so many sentences with leftovers")
     parser.add_argument("--lost", action="store_true", help="print the lost words of every page")
     parser.add_argument("--worst", type=int, default=50)
-    arguments = parser.parse_args()
-    by_wiki: dict[str, Tally] = collections.defaultdict(Tally)
-    worst: list[tuple[float, str, str, int, int]] = []
-    examples: list[str] = []
-    slowest = 0.0
-    published, comparison = published_texts(arguments.published), Comparison()
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    survey = Survey(published_texts(arguments.published), not arguments.no_compare, arguments.lost)
     for page in real_pages(arguments.dumps):
-        versions = published.get((page.site.lang, page.title))
-        if versions:
-            comparison.add(page, versions)
-        started = time.process_time()
-        plain_text(page.wikitext, page.site, OPTIONS)
-        slowest = max(slowest, time.process_time() - started)
-        tally, bad = measure(page, not arguments.no_compare)
-        by_wiki[page.site.lang].add(tally)
-        examples += [f"{page.site.lang} {page.title}: {sentence}" for sentence in bad]
-        lost = tally.lost_words / max(20, tally.peer_words)
-        if arguments.lost and tally.lost_words:
-            whole = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
-            missing = words(prose_of(page)) - whole
-            print(f"{lost:.3f} {page.site.lang} {page.title}: {list(missing.items())[:50]}")
-        worst.append(
-            (
-                lost + tally.bad_sentences / max(5, tally.sentences),
-                page.site.lang,
-                page.title,
-                tally.bad_sentences,
-                tally.lost_words,
-            )
-        )
-    total = Tally()
-    for tally in by_wiki.values():
-        total.add(tally)
-    for line in examples[: arguments.examples]:
+        survey.add(page)
+    for line in survey.examples[: arguments.examples]:
         print(line[:300])
-    lines = ["# Cleaning quality over real dumps", ""]
-    lines += [
-        f"{len(by_wiki)} wikis, slowest page {slowest:.3f} s. Leftovers counted: {', '.join(ISSUE)}.",
-        "",
-    ]
-    lines += table([("all", total), *sorted(by_wiki.items(), key=lambda item: -item[1].pages)])
-    lines += ["", "| kind of leftover | sentences |", "|---|---:|"]
-    lines += [f"| `{name.replace('|', chr(92) + '|')}` | {total.kinds[name]} |" for name in LEFTOVERS]
-    if comparison.pages:
-        lines += ["", *comparison.lines()]
-    lines += [
-        "",
-        f"## The {arguments.worst} worst pages",
-        "",
-        "| wiki | page | sentences with leftovers | words lost |",
-        "|---|---|---:|---:|",
-    ]
-    for _, wiki, title, bad_count, lost_count in sorted(worst, reverse=True)[: arguments.worst]:
-        lines.append(f"| {wiki} | {title.replace('|', '')} | {bad_count} | {lost_count} |")
-    text = "\n".join(lines) + "\n"
+    lines = summary(survey, arguments.worst)
     if arguments.out:
         arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(text, encoding="utf-8")
+        arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines[: 6 if arguments.out else None]))
-    print({name: total.kinds[name] for name in LEFTOVERS})
+    kinds = survey.total().kinds
+    print({name: kinds[name] for name in LEFTOVERS})
 
 
 if __name__ == "__main__":

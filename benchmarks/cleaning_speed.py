@@ -21,6 +21,9 @@ from pipeline.normalize import normalize_text
 from pipeline.sentences import split_sentences
 from pipeline.wikitext import plain_text
 
+MARKUP, PEER = "markup: plain_text", "markup: mwparserfromhell parse + strip_code"
+SENTENCES = "sentences: split_sentences"
+
 
 def seconds(work: Callable[[], object], rounds: int) -> float:
     best = float("inf")
@@ -46,6 +49,64 @@ def slowest_pages(pages: Iterable[RealPage], count: int) -> list[tuple[float, Re
     return sorted(timed, key=lambda item: -item[0])[:count]
 
 
+def measure(dump: Path, pages: list[RealPage], rounds: int) -> dict[str, tuple[float, float]]:
+    """Step -> megabytes and seconds."""
+    lang = pages[0].site.lang
+    texts = [text for page in pages for text in plain_text(page.wikitext, page.site).paragraphs]
+    wikitext, text = megabytes(page.wikitext for page in pages), megabytes(texts)
+    steps: dict[str, tuple[float, Callable[[], object], int]] = {
+        MARKUP: (wikitext, lambda: [plain_text(page.wikitext, page.site) for page in pages], rounds),
+        PEER: (wikitext, lambda: [mwparserfromhell.parse(page.wikitext).strip_code() for page in pages], 1),
+        "bz2 and XML to paragraphs": (wikitext, lambda: bz2_to_paragraphs(dump), rounds),
+        "bz2 alone": (wikitext, lambda: bz2.decompress(dump.read_bytes()), rounds),
+        SENTENCES: (text, lambda: [split_sentences(p, lang) for p in texts], rounds),
+        "sentences: sentencex alone": (
+            text,
+            lambda: [sentencex.segment(lang, p) for p in texts],
+            rounds,
+        ),
+        "normalize: normalize_text": (text, lambda: [normalize_text(p, lang) for p in texts], rounds),
+    }
+    return {name: (size, seconds(work, times)) for name, (size, work, times) in steps.items()}
+
+
+def summary(
+    dump: Path, pages: list[RealPage], steps: dict[str, tuple[float, float]], rounds: int
+) -> list[str]:
+    """The rates as Markdown lines."""
+    return [
+        "# Cleaning speed, one core",
+        "",
+        f"{dump.name}: {len(pages)} articles, {steps[MARKUP][0]:.2f} MB wikitext, "
+        f"{steps[SENTENCES][0]:.2f} MB text. Python {platform.python_version()}, {platform.machine()}; "
+        f"processor time, best of {rounds} rounds.",
+        "",
+        "| step | MB | seconds | MB/s |",
+        "|---|---:|---:|---:|",
+        *(
+            f"| {name} | {size:.2f} | {took:.3f} | {size / took:.1f} |"
+            for name, (size, took) in steps.items()
+        ),
+        "",
+        f"plain_text is {steps[PEER][1] / steps[MARKUP][1]:.1f} times as fast as mwparserfromhell.",
+    ]
+
+
+def slow_lines(folder: Path) -> list[str]:
+    """The ten slowest pages below ``folder`` as Markdown lines."""
+    return [
+        "",
+        f"## The slowest pages of {folder.name}",
+        "",
+        "| wiki | page | MB | seconds |",
+        "|---|---|---:|---:|",
+        *(
+            f"| {page.site.lang} | {page.title} | {megabytes([page.wikitext]):.3f} | {took:.3f} |"
+            for took, page in slowest_pages(real_pages(folder), 10)
+        ),
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -56,57 +117,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     pages = list(pages_of_file(arguments.dump))
-    wikitext = megabytes(page.wikitext for page in pages)
-    paragraphs = [text for page in pages for text in plain_text(page.wikitext, page.site).paragraphs]
-    lang, text = pages[0].site.lang, megabytes(paragraphs)
-    rounds = arguments.rounds
-    markup = seconds(lambda: [plain_text(page.wikitext, page.site) for page in pages], rounds)
-    peer = seconds(lambda: [mwparserfromhell.parse(page.wikitext).strip_code() for page in pages], 1)
-    rows = [
-        ("markup: plain_text", wikitext, markup),
-        ("markup: mwparserfromhell parse + strip_code", wikitext, peer),
-        ("bz2 and XML to paragraphs", wikitext, seconds(lambda: bz2_to_paragraphs(arguments.dump), rounds)),
-        ("bz2 alone", wikitext, seconds(lambda: bz2.decompress(arguments.dump.read_bytes()), rounds)),
-        (
-            "sentences: split_sentences",
-            text,
-            seconds(lambda: [split_sentences(p, lang) for p in paragraphs], rounds),
-        ),
-        (
-            "sentences: sentencex alone",
-            text,
-            seconds(lambda: [sentencex.segment(lang, p) for p in paragraphs], rounds),
-        ),
-        (
-            "normalize: normalize_text",
-            text,
-            seconds(lambda: [normalize_text(p, lang) for p in paragraphs], rounds),
-        ),
-    ]
-    lines = [
-        "# Cleaning speed, one core",
-        "",
-        f"{arguments.dump.name}: {len(pages)} articles, {wikitext:.2f} MB wikitext, {text:.2f} MB text. "
-        f"Python {platform.python_version()}, {platform.machine()}; processor time, best of {rounds} rounds.",
-        "",
-        "| step | MB | seconds | MB/s |",
-        "|---|---:|---:|---:|",
-        *(f"| {name} | {size:.2f} | {took:.3f} | {size / took:.1f} |" for name, size, took in rows),
-        "",
-        f"plain_text is {peer / markup:.1f} times as fast as mwparserfromhell.",
-    ]
+    steps = measure(arguments.dump, pages, arguments.rounds)
+    lines = summary(arguments.dump, pages, steps, arguments.rounds)
     if arguments.dumps:
-        lines += [
-            "",
-            f"## The slowest pages of {arguments.dumps.name}",
-            "",
-            "| wiki | page | MB | seconds |",
-            "|---|---|---:|---:|",
-        ]
-        for took, page in slowest_pages(real_pages(arguments.dumps), 10):
-            lines.append(
-                f"| {page.site.lang} | {page.title} | {megabytes([page.wikitext]):.3f} | {took:.3f} |"
-            )
+        lines += slow_lines(arguments.dumps)
     if arguments.out:
         arguments.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print("\n".join(lines))

@@ -13,7 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +27,7 @@ from pipeline.site import SiteInfo
 from pipeline.sources.chunks import read_chunks
 from pipeline.sources.documents import RawDocument
 from pipeline.sources.reader import read_unit
+from pipeline.tallies import add_fields
 from pipeline.units import Unit
 from schemas.errors import BertmillError
 
@@ -48,10 +49,7 @@ class Wiki:
 
     def add(self, other: "Wiki") -> None:
         """Adds figures; the funnel too."""
-        for entry in fields(self):
-            if entry.name != "funnel":
-                setattr(self, entry.name, getattr(self, entry.name) + getattr(other, entry.name))
-        self.funnel.add(other.funnel)
+        add_fields(self, other)
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from benchmarks.peak_memory import peak_resident_bytes
 from benchmarks.texts import PARTS, sentences_by_language
-from pipeline.basic_tokenization import normalizer_for
+from pipeline.basic_tokenization import default_accents, normalizer_for
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import (
     Vocabulary,
@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=float, default=1e9, help="of each language at most")
     parser.add_argument("--smoothing", type=float, default=1.0)
     parser.add_argument("--min-count", type=int, default=1)
+    parser.add_argument("--uncased", action="store_true", help="fold as BERT's uncased models do")
     parser.add_argument("--theirs", choices=["yes", "no"], default="yes")
     parser.add_argument("--out", help="folder for the vocabulary")
     arguments = parser.parse_args()
@@ -50,7 +51,8 @@ def main() -> None:
         for lang, sentences in sentences_by_language(arguments.data, PARTS).items()
     }
     begin = time.perf_counter()
-    tables = {lang: word_counts(sentences, cased=True) for lang, sentences in texts.items()}
+    cased = not arguments.uncased
+    tables = {lang: word_counts(sentences, cased=cased) for lang, sentences in texts.items()}
     megabytes = sum(len(s.encode()) for sentences in texts.values() for s in sentences) / 1e6
     print(f"{megabytes:.0f} MB in {len(texts)} languages; counted in {time.perf_counter() - begin:.0f} s")
     totals = {lang: pc.sum(table["count"]).as_py() or 0 for lang, table in tables.items()}
@@ -59,10 +61,10 @@ def main() -> None:
     print(f"{len(counts)} distinct words")
     ours = ours_twice(counts, arguments.size)
     if arguments.out:
-        write_tokenizer(arguments.out, ours, True)
+        write_tokenizer(arguments.out, ours, cased, default_accents(cased))
     if arguments.theirs == "yes":
-        theirs = theirs_twice(texts, arguments.size)
-        compare(tables, ours, theirs)
+        theirs = theirs_twice(texts, arguments.size, cased)
+        compare(tables, ours, theirs, cased)
 
 
 def cut(sentences: list[str], size: float) -> list[str]:
@@ -93,12 +95,12 @@ def ours_twice(counts: dict[str, int], size: int) -> list[str]:
     return pieces
 
 
-def theirs_twice(texts: dict[str, list[str]], size: int) -> list[str]:
+def theirs_twice(texts: dict[str, list[str]], size: int, cased: bool) -> list[str]:
     pieces: list[str] = []
     for _ in range(2):
         begin = time.perf_counter()
         tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizer_for(True, "keep")
+        tokenizer.normalizer = normalizer_for(cased, default_accents(cased))
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
         special = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, 100))]
         trainer = WordPieceTrainer(
@@ -111,9 +113,9 @@ def theirs_twice(texts: dict[str, list[str]], size: int) -> list[str]:
     return pieces
 
 
-def compare(tables: dict[str, pa.Table], ours: list[str], theirs: list[str]) -> None:
+def compare(tables: dict[str, pa.Table], ours: list[str], theirs: list[str], cased: bool) -> None:
     """Pieces per word of either vocabulary."""
-    tokenizers = [WordPieceTokenizer(Vocabulary(pieces, cased=True)) for pieces in (ours, theirs)]
+    tokenizers = [WordPieceTokenizer(Vocabulary(pieces, cased=cased)) for pieces in (ours, theirs)]
     worse = []
     total = [0, 0, 0]
     print(f"{'lang':10}{'words':>10}{'ours':>8}{'theirs':>8}{'ratio':>8}{'UNK ours':>10}{'UNK theirs':>11}")

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from pipeline.bucket import BucketDocuments, Ints, Sentences
 from pipeline.rows import RowPlan, by_language
+from pipeline.tallies import add_fields
 from schemas.errors import CorpusError
 from schemas.masking import Flags
 
@@ -71,15 +72,7 @@ class InstanceCounts:
 
     def add(self, other: "InstanceCounts") -> None:
         """Add the counts of ``other``."""
-        for item in fields(self):
-            mine, theirs = getattr(self, item.name), getattr(other, item.name)
-            if isinstance(mine, dict):
-                for name, amount in theirs.items():
-                    mine[name] = mine.get(name, 0) + amount
-            elif isinstance(mine, list):
-                setattr(self, item.name, [a + b for a, b in zip(mine, theirs, strict=True)])
-            else:
-                setattr(self, item.name, mine + theirs)
+        add_fields(self, other)
 
     def check(self, origin: str) -> None:
         """Raises CorpusError when the account does not close."""

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.tallies import add_fields
 from schemas import mask_selection
 from schemas.masking import (
     Flags,
@@ -132,10 +133,7 @@ class RowTally:
 
     def add(self, other: "RowTally") -> None:
         """Add the counts of other rows."""
-        for name in ("rows", "row_tokens", "masked", "masked_by_mask", "masked_unchanged"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.labels.update(other.labels)
-        self.languages.update(other.languages)
+        add_fields(self, other)
 
 
 def tally(rows: RowColumns, rules: RowRules) -> RowTally:
