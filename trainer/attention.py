@@ -5,6 +5,7 @@ sequence and computes attention within each, with the kernel that suits: variabl
 attention (``torch.nn.attention.varlen``) straight on the flat tensors, or SDPA on padded rows.
 """
 
+import importlib.util
 import inspect
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -171,6 +172,26 @@ def _varlen_obstacle(config: ModelConfig, device: torch.device, dtype: torch.dty
         return f"the variable-length kernel of torch {torch.__version__} has no windows"
     if config.head_size % 8 or config.head_size > 256:
         return f"the variable-length kernel needs a head size of 8, 16, ... 256, this has {config.head_size}"
+    return None
+
+
+def fused_obstacle(config: ModelConfig, kernel: Kernel, dtype: torch.dtype) -> str | None:
+    """Why the layers of ``config`` cannot run as trainer/fused_layer.py; None when they can."""
+    if kernel.name != "varlen":
+        return kernel.reason
+    if dtype != torch.bfloat16:
+        return f"they compute in bf16, this in {dtype}"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    post_norm = config.norm == "post" and config.positions == "learned" and config.bias
+    if not post_norm or config.activation == "geglu" or config.local_window or config.left_to_right:
+        return "they are BERT's layers: post-norm, learned positions, biases, GELU, attention without limits"
+    if config.embedding_size != config.hidden_size:
+        return "they have no factorised embeddings"
+    if config.segments not in (0, 2):
+        return "they have two segments or none"
+    if config.head_size not in (16, 32, 64, 128) or config.hidden_size % 8 or config.intermediate_size % 8:
+        return "they need heads of 16, 32, 64 or 128 and widths that are multiples of 8"
     return None
 
 

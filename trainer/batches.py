@@ -107,6 +107,8 @@ class FixedShape:
 
     rows_per_token: float
     masked_per_token: float
+    token_grain: int | None = None
+    """Fill tokens up to a multiple of this only, for an encoder that is not compiled; None: all of them."""
 
     def most_rows(self, tokens: int) -> int:
         """Real rows in a micro-batch of ``tokens``."""
@@ -121,7 +123,11 @@ class FixedShape:
                 f"a micro-batch of {batch.tokens} tokens has {batch.masked_ids.shape[0]} targets, more than"
                 f" the {masked} that the corpus' masking rule allows; set data.fixed_shapes to false"
             )
-        return batch.padded_to(tokens, rows + math.ceil(tokens / batch.max_seqlen) + 1, masked)
+        most_filled = tokens if self.token_grain is None else self.token_grain
+        sequences = rows + math.ceil(most_filled / batch.max_seqlen) + 1
+        if self.token_grain is not None:
+            tokens = min(tokens, -(-batch.tokens // self.token_grain) * self.token_grain)
+        return batch.padded_to(tokens, sequences, masked)
 
 
 @dataclass(frozen=True)

@@ -255,6 +255,11 @@ class TrainConfig(Section):
     compile_cache: str | None = None
     """Folder that keeps what was compiled for the next start; on storage that outlasts a node, if nodes
     come and go. It holds code: nobody else may write there. By default a temporary folder of the host."""
+    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"
+    """Mode of torch.compile; max-autotune tries many kernels for minutes before the first step."""
+    kernels: Literal["auto", "fused", "plain"] = "auto"
+    """fused: BERT's layers as hand-made kernels with bf16 between them (bf16 on a GPU with Triton, post-norm,
+    no attention dropout). plain: torch's operations. auto: fused where possible."""
     checkpoints: Checkpoints = Checkpoints()
     """Saving."""
     evaluation: Evaluation | None = None

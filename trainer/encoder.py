@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainer.attention import Layout, Reach, reach_of, rotary_table, rotate
+from trainer.attention import Layout, Reach, VarlenLayout, reach_of, rotary_table, rotate
 from trainer.model_config import ModelConfig
 
 Rotary = dict[bool, tuple[Tensor, Tensor]]
@@ -124,6 +124,7 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
+        self.fused = False
         self.embeddings = Embeddings(config)
         own = 1 if config.share_layers else config.layers
         self.layers = nn.ModuleList(Layer(config, first=number == 0) for number in range(own))
@@ -143,6 +144,9 @@ class Encoder(nn.Module):
     ) -> Iterator[Tensor]:
         """The hidden states after the embeddings and after each layer; the last ones are normed."""
         config = self.config
+        if self.fused and isinstance(layout, VarlenLayout):
+            yield from self._fused_states(input_ids, token_type_ids, position_ids, layout)
+            return
         hidden = self.embeddings(input_ids, token_type_ids, position_ids)
         rotary = self._rotary(position_ids)
         yield hidden
@@ -152,6 +156,25 @@ class Encoder(nn.Module):
             hidden = layer(hidden, layout, reach_of(config, local=local), rotary.get(local))
             last = number == config.layers - 1
             yield self.final_norm(hidden) if last and self.final_norm is not None else hidden
+
+    def _fused_states(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: VarlenLayout
+    ) -> Iterator[Tensor]:
+        """As ``states``, in bf16, with the kernels of trainer/fused_layer.py."""
+        # Not imported above: Triton is there only beside a CUDA build of torch.
+        from trainer.fused_layer import Shape, fused_embeddings, fused_layer
+
+        config = self.config
+        dropout = config.hidden_dropout if self.training else 0.0
+        tanh = config.activation == "gelu_tanh"
+        shape = Shape(config.heads, config.norm_eps, layout.max_seqlen, dropout, tanh)
+        bounds = layout.cu_seqlens
+        hidden = fused_embeddings(input_ids, token_type_ids, position_ids, bounds, shape, self.embeddings)
+        yield hidden
+        for number in range(config.layers):
+            layer = self.layers[0 if config.share_layers else number]
+            hidden = fused_layer(hidden, bounds, shape, layer)
+            yield hidden
 
     def _rotary(self, position_ids: Tensor) -> Rotary:
         config = self.config

@@ -251,7 +251,7 @@ class Trainer:
             self.ranks.fail_together(self._error)
         due = settings.every_steps is not None and step % settings.every_steps == 0
         totals = [masked, labelled, batches.global_tokens if batches else 0]
-        return torch.tensor(totals, device=self.ranks.device), stop > 0, save > 0 or due
+        return self.ranks.to_device(totals), stop > 0, save > 0 or due
 
     def _step(self, batches: StepBatches, targets: Tensor) -> None:
         step, optimizer, parameters = self.position.step, self.network.optimizer, self.network.parameters

@@ -83,8 +83,23 @@ class BertPretraining(nn.Module):
 
     def heads(self, hidden: Tensor, batch: MicroBatch) -> PretrainingOutput:
         """Logits from the last hidden states [T, hidden] of ``batch``."""
-        token_logits = self.token_head(hidden[batch.masked_index], self.word_weight)
-        return PretrainingOutput(token_logits, self.pair_logits(hidden, batch))
+        # Not hidden[index]: the gradient of that is made by sorting, the one of index_select is a sum.
+        masked = hidden.index_select(0, batch.masked_index)
+        return self.heads_at(masked, self.first_tokens(hidden, batch))
+
+    def heads_at(self, masked: Tensor, first: Tensor | None) -> PretrainingOutput:
+        """Logits from the last hidden states at masked positions [M, hidden] and first tokens [n, hidden]."""
+        pair_logits = None
+        if self.pair_head is not None and self.pooler is not None and first is not None:
+            pair_logits = self.pair_head(torch.tanh(self.pooler(first)))
+        return PretrainingOutput(self.token_head(masked, self.word_weight), pair_logits)
+
+    def first_tokens(self, hidden: Tensor, batch: MicroBatch) -> Tensor | None:
+        """The hidden states of the first token of each sequence, [n, hidden]; None without a pooler."""
+        if self.pooler is None:
+            return None
+        # An empty filler at the end starts at T, one past the last token.
+        return hidden.index_select(0, batch.cu_seqlens[:-1].long().clamp(max=batch.tokens - 1))
 
     @property
     def word_weight(self) -> Tensor:
@@ -126,11 +141,10 @@ class BertPretraining(nn.Module):
 
         Raises ConfigError when the model has no pooler.
         """
-        if self.pooler is None:
+        first = self.first_tokens(hidden, batch)
+        if self.pooler is None or first is None:
             raise ConfigError("model.pair_objective: none, so this model has no pooler")
-        # An empty filler at the end starts at T, one past the last token.
-        first = batch.cu_seqlens[:-1].long().clamp(max=batch.tokens - 1)
-        return torch.tanh(self.pooler(hidden[first]))
+        return torch.tanh(self.pooler(first))
 
     def pair_logits(self, hidden: Tensor, batch: MicroBatch) -> Tensor | None:
         """[n, 2], class 0 for "is next" or "in order"; None without a pair objective."""

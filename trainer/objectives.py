@@ -9,6 +9,7 @@ fall on ranks and micro-batches, and a part without any masked token adds 0. Red
 ranks with a SUM; where a wrapper takes the mean (DDP's default), multiply the loss by the world size.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -72,10 +73,20 @@ class PretrainingLoss(nn.Module):
         super().__init__()
         self.model = model
         self.languages = languages
+        self._after_encoder: Callable[[Tensor, Tensor | None, MicroBatch, Tensor], LossSums] = self._of_states
 
     def forward(self, batch: MicroBatch, totals: Tensor) -> LossSums:
         """The loss of ``batch`` within a global batch of ``totals``, as from batch_totals."""
-        return self.of_output(self.model(batch), batch, totals)
+        hidden = self.model.encode(batch)
+        masked = hidden.index_select(0, batch.masked_index)
+        return self._after_encoder(masked, self.model.first_tokens(hidden, batch), batch, totals)
+
+    def compile_after_encoder(self, mode: str | None = None) -> None:
+        """Compiles what comes after the encoder only, for an encoder that has kernels of its own."""
+        self._after_encoder = torch.compile(self._of_states, mode=mode)
+
+    def _of_states(self, masked: Tensor, first: Tensor | None, batch: MicroBatch, totals: Tensor) -> LossSums:
+        return self.of_output(self.model.heads_at(masked, first), batch, totals)
 
     def of_output(self, output: PretrainingOutput, batch: MicroBatch, totals: Tensor) -> LossSums:
         """The loss of what the model's heads said about ``batch``."""

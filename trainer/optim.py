@@ -163,7 +163,8 @@ class _DeviceOptimizer(torch.optim.Optimizer):
         second = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
         steps = [self.state[parameter]["step"] for parameter in parameters]
         beta1, beta2 = group["betas"]
-        torch._foreach_add_(steps, keep)
+        # As a list: the overload for one tensor copies it to the host.
+        torch._foreach_add_(steps, [keep] * len(steps))
         torch._foreach_mul_(first, 1 - (1 - beta1) * keep)
         torch._foreach_add_(first, gradients, alpha=1 - beta1)
         torch._foreach_mul_(second, 1 - (1 - beta2) * keep)

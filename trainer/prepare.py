@@ -10,7 +10,7 @@ from torch import nn
 
 from schemas.errors import BertmillError, ConfigError
 from schemas.randomness import draws, key_from_text
-from trainer.attention import Kernel
+from trainer.attention import Kernel, choose_kernel, fused_obstacle
 from trainer.batches import BatchReader, FixedShape, Stream
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus, check_model, check_shards, open_corpus
@@ -30,6 +30,8 @@ from trainer.shared_lengths import SharedLengths
 from trainer.start import load_teacher, start_from
 from trainer.starting import use_compile_cache
 
+# Fused layers take any number of tokens, but time their products' candidates for each anew.
+_TOKEN_GRAIN = 1024
 _INIT = key_from_text("trainer.prepare", "initial weights")
 
 
@@ -77,17 +79,18 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     """The data of this rank; ``cleanup`` ends its threads. Raises ConfigError, CorpusError on all ranks."""
     data = config.data
     corpus = open_corpus(data.manifest)
-    model_config(config, corpus)
+    shape = model_config(config, corpus)
     plan = plan_of(config, corpus)
     disk = DiskCache(Path(data.disk_cache), data.disk_cache_bytes) if data.disk_cache else None
     dynamic = data.masking == "dynamic"
     fixed = config.compile if data.fixed_shapes is None else data.fixed_shapes
+    grain = _TOKEN_GRAIN if kernel_of(config, shape, ranks.device).name == "fused" else None
     streams = {
         length: Stream(
             order,
             ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes, disk=disk),
             dynamic_masks(corpus, length, config.seed) if dynamic else None,
-            fixed_shape(corpus, length) if fixed else None,
+            fixed_shape(corpus, length, grain) if fixed else None,
         )
         for length, order in plan.orders.items()
     }
@@ -105,11 +108,11 @@ def open_data(config: TrainConfig, ranks: Ranks, cleanup: ExitStack) -> Training
     return TrainingData(corpus, plan, streams, reader)
 
 
-def fixed_shape(corpus: Corpus, max_seq_length: int) -> FixedShape:
+def fixed_shape(corpus: Corpus, max_seq_length: int, token_grain: int | None = None) -> FixedShape:
     """A shape with room for a quarter more rows than the average of this length needs."""
     sets = [one for one in corpus.manifest["sets"] if one["max_seq_length"] == max_seq_length]
     rows, tokens = sum(one["rows"] for one in sets), sum(one["tokens"] for one in sets)
-    return FixedShape(1.25 * rows / tokens, corpus.manifest["masking"]["probability"])
+    return FixedShape(1.25 * rows / tokens, corpus.manifest["masking"]["probability"], token_grain)
 
 
 def check_all_shards(corpus: Corpus, lengths: Iterable[int], ranks: Ranks) -> None:
@@ -144,11 +147,13 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
     model = BertPretraining(shape)
     loss = _loss(config, model, corpus, ranks.device)
     model.to(ranks.device)
-    precision = torch.bfloat16 if config.precision == "bf16" else torch.float32
-    kernel = model.use_kernel(ranks.device, precision)
+    precision = _precision(config)
+    model.use_kernel(ranks.device, precision)
+    kernel = kernel_of(config, shape, ranks.device)
+    model.encoder.fused = kernel.name == "fused"
     if config.compile:
         use_compile_cache(config.compile_cache)
-        loss.compile()
+        _compile(loss, config.compile_mode, fused=kernel.name == "fused")
     settings = config.optimizer
     optimizer = build_optimizer(
         model,
@@ -160,6 +165,31 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> Network:
     )
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Network(shape, model, loss, optimizer, parameters, kernel, precision)
+
+
+def _precision(config: TrainConfig) -> torch.dtype:
+    return torch.bfloat16 if config.precision == "bf16" else torch.float32
+
+
+def kernel_of(config: TrainConfig, model: ModelConfig, device: torch.device) -> Kernel:
+    """The kernels of ``model`` on ``device``. Raises ConfigError when those wanted cannot be had."""
+    kernel = choose_kernel(model, device, _precision(config))
+    if config.kernels == "plain":
+        return kernel
+    obstacle = fused_obstacle(model, kernel, _precision(config))
+    if obstacle is None:
+        return Kernel("fused", "varlen attention, BERT's layers each as one function, bf16 between them")
+    if config.kernels == "fused":
+        raise ConfigError(f"kernels: fused layers are not possible: {obstacle}")
+    return kernel
+
+
+def _compile(loss: PretrainingLoss, mode: str, *, fused: bool) -> None:
+    """Compiles ``loss``, of a fused encoder only what follows it (a distillation's runs uncompiled then)."""
+    if fused:
+        loss.compile_after_encoder(mode)
+    else:
+        loss.compile(mode=mode)
 
 
 def _loss(

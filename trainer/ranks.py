@@ -35,6 +35,11 @@ class Ranks:
         dist.all_reduce(tensor, group=self.host)
         return [int(value) for value in tensor]
 
+    def to_device(self, values: Sequence[int]) -> Tensor:
+        """``values`` as int64 on the device; never waits for it, as a copy from pageable memory would."""
+        pinned = torch.tensor(values, dtype=torch.int64, pin_memory=self.device.type == "cuda")
+        return pinned.to(self.device, non_blocking=True)
+
     def sum_on_device(self, tensor: Tensor) -> Tensor:
         """``tensor`` summed in place over all ranks."""
         if self.world_size > 1:

@@ -23,6 +23,8 @@ _FREE = (
     "evaluation",
     "compile",
     "compile_cache",
+    "compile_mode",
+    "kernels",
     "model.attention",
     "data.manifest",
     "data.read_threads",

@@ -7,7 +7,7 @@ import torch
 
 from tests.trainer.models import STYLES, VOCAB, small_config, small_model
 from tests.trainer.packing import pack, random_rows
-from trainer.attention import choose_kernel
+from trainer.attention import choose_kernel, fused_obstacle
 from trainer.model import BertPretraining
 from trainer.objectives import PretrainingLoss, batch_totals
 from trainer.optim import Kind, build_optimizer, set_learning_rate, skip_step
@@ -18,6 +18,8 @@ pytestmark = [
 ]
 
 GPU = torch.device("cuda")
+if torch.cuda.is_available():
+    from trainer import cublaslt, fused_kernels
 ROWS = random_rows(40, VOCAB, lengths=(1, 32), masked=(0, 5))
 
 
@@ -61,6 +63,101 @@ def test_gradients_of_both_kernels_agree(style: str) -> None:
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert torch.nn.functional.cosine_similarity(found[0], found[1], dim=0) > 0.99
     torch.testing.assert_close(found[0].norm(), found[1].norm(), rtol=2e-2, atol=0)
+
+
+def fused_and_plain(**fields: Any) -> tuple[BertPretraining, BertPretraining]:
+    """The same weights with fused layers and without, for bf16."""
+    models = []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        config = small_config("bert", **{"hidden_size": 128, "heads": 2, "intermediate_size": 256, **fields})
+        model = BertPretraining(config).to(GPU).eval()
+        kernel = model.use_kernel(GPU, torch.bfloat16)
+        assert fused_obstacle(config, kernel, torch.bfloat16) is None
+        model.encoder.fused = fused
+        models.append(model)
+    return models[0], models[1]
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh"])
+@pytest.mark.parametrize("longest", [32, 200])  # attention of our own, and Flash attention
+def test_fused_layers_equal_plain_ones(activation: str, longest: int) -> None:
+    rows = random_rows(40, VOCAB, lengths=(1, longest), masked=(0, 5))
+    batch = pack(rows).to(GPU)
+    losses, gradients = [], []
+    for model in fused_and_plain(activation=activation, max_positions=longest, initializer_range=0.1):
+        with torch.autocast("cuda", torch.bfloat16):
+            loss, _ = PretrainingLoss(model, 3)(batch, batch_totals([batch]))
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.grad is not None})
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=0)
+    assert gradients[0].keys() == gradients[1].keys()
+    for name, fused in gradients[0].items():
+        plain = gradients[1][name]
+        assert fused.dtype == torch.float32
+        distance = (fused - plain).norm() / plain.norm().clamp(min=1e-6)
+        # A softmax does not change with a constant: the bias of the keys has no gradient but rounding.
+        assert distance < 5e-2 or name.endswith("qkv.bias"), (name, float(distance))
+
+
+def test_fused_steps_are_equal_to_the_bit() -> None:
+    batch = pack(ROWS).to(GPU)
+    found = []
+    for _ in range(2):
+        model, _ = fused_and_plain(hidden_dropout=0.1)
+        model.train()
+        torch.manual_seed(5)
+        with torch.autocast("cuda", torch.bfloat16):
+            loss, _ = PretrainingLoss(model, 3)(batch, batch_totals([batch]))
+        loss.backward()
+        found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert found[0].equal(found[1])
+
+
+@pytest.mark.parametrize("width", [96, 768, 1024])
+@pytest.mark.parametrize("p", [0.0, 0.25])
+def test_add_norm_and_its_gradients(width: int, p: float) -> None:
+    torch.manual_seed(0)
+    x, z, dy = (torch.randn(301, width, device=GPU).bfloat16() for _ in range(3))
+    gain, bias = torch.rand(width, device=GPU) + 0.5, torch.randn(width, device=GPU)
+    drop = fused_kernels.Drop(p, 77)
+    # With 1 in z, 0 in x and no weights, what is dropped lies below the mean.
+    ones, zeros = torch.ones_like(gain), torch.zeros_like(gain)
+    shown = fused_kernels.add_norm(torch.zeros_like(x), torch.ones_like(z), ones, zeros, 1e-12, drop).y > 0
+    kept = shown.float() / (1 - p) if p else torch.ones_like(x, dtype=torch.float32)
+    if p:
+        assert abs(shown.float().mean() - (1 - p)) < 0.01
+    wide = [one.detach().float().requires_grad_() for one in (x, z)]
+    weights = [one.detach().clone().requires_grad_() for one in (gain, bias)]
+    expected = torch.nn.functional.layer_norm(wide[0] + wide[1] * kept, (width,), *weights, 1e-12)
+    expected.backward(dy.float())
+    normed = fused_kernels.add_norm(x, z, gain, bias, 1e-12, drop)
+    found = fused_kernels.add_norm_backward(dy, x, z, gain, normed, drop)
+    grads = [one.grad for one in (*wide, *weights)]
+    assert grads[1] is not None
+    for ours, theirs in zip((normed.y, *found), (expected, *grads, grads[1].sum(0)), strict=True):
+        torch.testing.assert_close(ours.float(), theirs, rtol=2e-2, atol=2e-2)
+
+
+def test_products_with_gelu() -> None:
+    torch.manual_seed(0)
+    x, w, b = (torch.randn(*s, device=GPU).bfloat16() for s in ((384, 128), (256, 128), (256,)))
+    out, before = cublaslt.gelu_product(x, w, b)
+    torch.testing.assert_close(before, torch.addmm(b, x, w.t()), rtol=2e-2, atol=1e-1)
+    expected = torch.nn.functional.gelu(before, approximate="tanh")
+    torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("tanh", [True, False])
+def test_gradient_of_gelu_and_its_sums(tanh: bool) -> None:
+    torch.manual_seed(0)
+    before, dy = (torch.randn(301, 320, device=GPU).bfloat16() for _ in range(2))
+    kind = "tanh" if tanh else "none"
+    expected = torch.ops.aten.gelu_backward(dy.float(), before.float(), approximate=kind)
+    found, sums = fused_kernels.gelu_backward(dy.clone(), before, tanh=tanh)
+    torch.testing.assert_close(found.float(), expected, rtol=2e-2, atol=1e-2)
+    torch.testing.assert_close(sums, expected.sum(0), rtol=1e-4, atol=1e-3)
 
 
 def test_fillers_of_a_fixed_shape_are_finite_and_count_for_nothing() -> None:
