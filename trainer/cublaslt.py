@@ -1,8 +1,8 @@
 """A product with GELU in its epilogue that keeps GELU's argument, which torch does not offer.
 
 cuBLASLt, NVIDIA's library, is loaded by torch already; it is called here through its C interface
-(cublasLt.h, the enumerations of the cuBLAS 12 and 13 documentation). Its GELU is the one by tanh. The first call for a
-shape times the library's candidates and keeps the quickest.
+(cublasLt.h, the enumerations of the cuBLAS 12 and 13 documentation). Its GELU is the one by tanh. The
+first call for a shape times the library's candidates and keeps the quickest.
 """
 
 import ctypes

@@ -229,9 +229,10 @@ def test_more_ranks_than_rows_train_fillers(tmp_path):
     filler(32).check(200, 32)
 
 
-def test_fixed_shapes_hold_the_same_rows(tmp_path):
+@pytest.mark.parametrize("grain", [None, 16])
+def test_fixed_shapes_hold_the_same_rows(tmp_path, grain):
     path = write_corpus(tmp_path, shard_rows=(65, 64, 63))
-    shape = FixedShape(rows_per_token=1.25 / 20, masked_per_token=0.15)
+    shape = FixedShape(rows_per_token=1.25 / 20, masked_per_token=0.15, token_grain=grain)
     plain = steps_of(path, [phase(batch=25)], 2)
     plan, ranks = readers(path, [phase(batch=25)], 2, shape=shape)
     shapes = set()
@@ -247,7 +248,13 @@ def test_fixed_shapes_hold_the_same_rows(tmp_path):
                 expected |= rows_of(batch)
             assert found == expected
             assert batches.tokens == sum(len(row[0]) for row in found.values())
-    assert len(shapes) == 1
+    if grain is None:
+        assert len(shapes) == 1
+    else:
+        # Tokens in whole grains, as few as there must be; what is compiled sees one shape of the rest.
+        assert len(shapes) > 1
+        assert all(tokens % grain == 0 for tokens, _, _ in shapes)
+        assert len({(sequences, masked) for _, sequences, masked in shapes}) == 1
     for reader in ranks:
         reader.close()
 

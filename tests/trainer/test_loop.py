@@ -155,6 +155,13 @@ def test_fixed_shapes_change_neither_loss_nor_gradient(tmp_path, manifest):
         assert found[0][step]["gradient_norm"] == pytest.approx(found[1][step]["gradient_norm"], rel=1e-3)
 
 
+def test_fused_kernels_that_cannot_be_had_are_refused(tmp_path, manifest):
+    with pytest.raises(
+        ConfigError, match="kernels: fused layers are not possible: the variable-length kernel"
+    ):
+        run(train_config(tmp_path, manifest, kernels="fused"))
+
+
 def test_a_changed_config_is_refused_unless_it_is_accepted(tmp_path, manifest):  # trainer-008
     config = train_config(tmp_path, manifest)
     run(config, stop_after=4)

@@ -9,7 +9,7 @@ import torch
 from schemas.errors import ConfigError
 from tests.trainer.models import STYLES, VOCAB, small_config, small_model
 from tests.trainer.packing import Row, pack, random_rows
-from trainer.attention import PaddedLayout, VarlenLayout, choose_kernel, reach_of
+from trainer.attention import Kernel, PaddedLayout, VarlenLayout, choose_kernel, fused_obstacle, reach_of
 from trainer.model import BertPretraining, parameter_count
 from trainer.model_config import ModelConfig
 from trainer.objectives import PretrainingLoss, batch_totals
@@ -231,3 +231,23 @@ def test_parameter_names_are_plain_under_compile() -> None:  # trainer-048
     assert set(model.state_dict()) == names
     assert not any(name.startswith(("_orig_mod", "module")) for name in names)
     small_model(seed=3).load_state_dict(model.state_dict(), strict=True)
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"style": "modern", "heads": 2}, "BERT's layers"),
+        ({"positions": "rotary"}, "BERT's layers"),
+        ({"left_to_right": True}, "BERT's layers"),
+        ({"embedding_size": 16}, "factorised"),
+        ({"segments": 3}, "two segments"),
+        ({"heads": 8}, "heads of 16"),
+    ],
+)
+def test_why_layers_cannot_be_fused_is_said(monkeypatch, fields, reason):
+    monkeypatch.setattr("trainer.attention.importlib.util.find_spec", lambda name: name)
+    varlen = Kernel("varlen", "")
+    assert fused_obstacle(small_config(), varlen, torch.bfloat16) is None
+    assert reason in fused_obstacle(small_config(**fields), varlen, torch.bfloat16)
+    assert "bf16" in fused_obstacle(small_config(), varlen, torch.float16)
+    assert fused_obstacle(small_config(), Kernel("padded", "no GPU"), torch.bfloat16) == "no GPU"
