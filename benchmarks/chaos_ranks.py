@@ -197,7 +197,7 @@ class ChaosTrainer(loop.Trainer):
             return uri.endswith(checkpoint_format.MANIFEST)
 
         if stage == "model written":
-            before(checkpoint_format, "_sync", lambda *_: True)
+            before(checkpoint_format, "synced_entry", lambda path: path.suffix == ".safetensors")
         elif stage == "files written":
             before(checkpoint_format, "check_file", lambda *_: True)
         elif stage == "read back":

@@ -30,7 +30,7 @@ from benchmarks.chaos_ranks import RANK_FAULTS, SAVE_STAGES, Fault, Group, Life
 from benchmarks.chaos_store import Store
 from cluster import storage
 from tests.trainer.synthetic import write_corpus
-from trainer.checkpoint_format import MANIFEST, MODEL, OPTIMIZER, scan
+from trainer.checkpoint_format import MANIFEST, scan
 
 STEPS, EVERY, KEEP, MAX_FAILED = 48, 4, 2, 3
 TITLE = "Trainings broken in every way we know"
@@ -76,7 +76,7 @@ class Run:
         return next(good, 0)
 
 
-def write_config(folder: Path, manifest: Path, uri: str, dropout: float) -> Path:
+def write_config(folder: Path, manifest: Path, uri: str, dropout: float, form: str) -> Path:
     """The YAML of a tiny training."""
     where, _, name = uri.rpartition("/")
     model = {"size": "custom", "layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
@@ -86,7 +86,8 @@ def write_config(folder: Path, manifest: Path, uri: str, dropout: float) -> Path
         "data": {"manifest": str(manifest), "read_threads": 1},
         "model": {**model, "max_positions": 64, "hidden_dropout": dropout},
         "phases": [{**phase, "steps": STEPS}],
-        "checkpoints": {"every_steps": EVERY, "every_seconds": None, "keep": KEEP, "max_failed": MAX_FAILED},
+        "checkpoints": {"every_steps": EVERY, "every_seconds": None, "keep": KEEP, "max_failed": MAX_FAILED}
+        | {"format": form},
         "logging": {"every_steps": 1, "tensorboard": False},
         "workers": {"collective_timeout_seconds": 15},
     }
@@ -219,7 +220,8 @@ def damage(run: Run, kind: str) -> bool:
     committed = [f for f in scan(run.uri) if f.committed and f.uri not in run.broken]
     if len(committed) < 2:
         return False
-    name = MANIFEST if kind.startswith("manifest") else run.random.choice([MODEL, OPTIMIZER])
+    tensors = sorted(name for name in committed[0].files if not name.endswith(".json"))
+    name = MANIFEST if kind.startswith("manifest") else run.random.choice(tensors)
     uri = storage.join(committed[0].uri, name)
     run.broken[committed[0].uri] = committed[0].step
     if kind.endswith("deleted"):
@@ -261,11 +263,9 @@ def kinds_for(place: str, count: int, generator: random.Random) -> list[str]:
     return [kind for kinds in rounds for kind in kinds][:count]
 
 
-def chaos(
-    place: str, count: int, world_runs: int, folder: Path, store: Store, manifest: Path, seed: int
-) -> list[str]:
+def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store, manifest: Path) -> list[str]:
     """All runs on one storage; the lines of the report."""
-    generator = random.Random(seed)
+    generator, world_runs = random.Random(arguments.seed), arguments.world_runs
     base = store.base
     begun = time.monotonic()
 
@@ -273,13 +273,15 @@ def chaos(
         uri = f"{base}/{name}"
         inner = folder / f"{place}-{name}"
         inner.mkdir()
-        return Run(uri, write_config(inner, manifest, uri, dropout), inner, store, generator)
+        return Run(
+            uri, write_config(inner, manifest, uri, dropout, arguments.format), inner, store, generator
+        )
 
     runs: list[Run] = []
     reference = undisturbed(new_run("undisturbed"), 2)
     REFERENCE.clear()
     REFERENCE.update(reference.made)
-    kinds = kinds_for(place, count, generator)
+    kinds = kinds_for(place, arguments.faults, generator)
     while kinds:
         run = new_run(f"run-{len(runs):02d}")
         live_through(run, kinds, [2])
@@ -353,6 +355,7 @@ def main() -> int:
     )
     parser.add_argument("--storage", nargs="+", choices=("file", "s3"), default=["file", "s3"])
     parser.add_argument("--world-runs", type=int, default=2, help="runs whose number of ranks changes")
+    parser.add_argument("--format", choices=("whole", "sharded"), default="whole", help="of the checkpoints")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table", type=Path, help="Markdown file to write")
     parser.add_argument("--keep", type=Path, help="folder for the diaries of all lives; deleted by default")
@@ -366,9 +369,7 @@ def main() -> int:
     try:
         for place in arguments.storage:
             with Store(place, folder) as store:
-                lines += chaos(
-                    place, arguments.faults, arguments.world_runs, folder, store, manifest, arguments.seed
-                )
+                lines += chaos(place, arguments, folder, store, manifest)
     finally:
         if arguments.keep:
             shutil.copytree(folder, arguments.keep, dirs_exist_ok=True)
