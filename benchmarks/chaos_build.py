@@ -46,6 +46,7 @@ FAULTS = {"503": 0.02, "reset": 0.003, "lost": 0.003}
 # How a process is recognised by its command line.
 _MARKS = {WORKER: "ray::", RAYLET: "raylet/raylet", CONTROL: "gcs/gcs_server"}
 _MARKER = ".done.json"
+_PATIENCE_SECONDS = 20.0
 
 
 @dataclass
@@ -227,11 +228,13 @@ def _disturb(
         deadline = time.monotonic() + chance.expovariate(1 / gap)
         while time.monotonic() < deadline and job.poll() is None:
             time.sleep(0.02)
+        target, patience = chance.choice(targets), time.monotonic() + _PATIENCE_SECONDS
         while job.poll() is None:
-            target = chance.choice(targets)
             if strike(target, job, node, server, chance):
                 build.kills.append(target)
                 break
+            if time.monotonic() > patience:  # it may never come up in this life
+                target = chance.choice(targets)
             time.sleep(0.1)
         if job.poll() is not None or build.kills[-1] in _FATAL:
             return

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,15 @@ import ray
 from benchmarks.peak_memory import peak_resident_bytes
 from cluster import storage
 from cluster.config_file import validate
-from pipeline import stage_dedup, stage_extract, stage_instances, stage_split, stage_vocabulary
+from pipeline import (
+    shuffle_round,
+    stage_dedup,
+    stage_extract,
+    stage_instances,
+    stage_near,
+    stage_split,
+    stage_vocabulary,
+)
 from pipeline.config import BuildConfig
 from pipeline.plan import plan_units
 from pipeline.ray_stage import BUCKET, Row
@@ -55,9 +64,21 @@ def without_ray_data() -> None:
     """Lets the stages use the loops above."""
     for stage in (stage_extract, stage_split):
         stage.map_units = map_in_process  # type: ignore[attr-defined]
-    for stage in (stage_dedup, stage_vocabulary, stage_instances):
+    for stage in (stage_dedup, stage_vocabulary, stage_instances, shuffle_round):
         stage.shuffle_units = shuffle_in_process  # type: ignore[attr-defined]
     stage_vocabulary.ray = _Immediately()  # type: ignore[attr-defined]
+    stage_near.ray = _InPlace()  # type: ignore[attr-defined]
+
+
+class _InPlace:
+    """Stands for ``ray`` where a stage runs one function as one task."""
+
+    put, get = staticmethod(lambda value: value), staticmethod(lambda value: value)
+
+    @staticmethod
+    def remote(function: Callable[..., Any]) -> Any:
+        """``ray.remote(function).remote(...)`` that runs at once."""
+        return SimpleNamespace(remote=function)
 
 
 class _Immediately:
@@ -89,6 +110,7 @@ def cpu() -> str:
 def measure(config: BuildConfig) -> dict[str, Any]:
     """CPU seconds by stage, and the amounts of work."""
     work = storage.join(config.output, "work")
+    _Immediately.training_seconds = 0.0
     units = plan_units(config)
     seconds: dict[str, float] = {}
 
@@ -118,6 +140,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         "seconds": seconds,
         "vocabulary_training_seconds": _Immediately.training_seconds,
         "compressed_mb": sum(unit.end - unit.start for unit in units) / 1e6,
+        "wikitext_mb": sum(one.extra["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
         "documents": sum(part.rows for part in extracted.parts),
         "text_mb": text / 1e6,
         "made_tokens": tokens,

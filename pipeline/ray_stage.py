@@ -5,6 +5,7 @@ few units, keyed groups, errors of a task brought back as the one line they were
 """
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ import pyarrow as pa
 import ray
 
 from pipeline.progress import tell_failed
+from schemas import errors
 from schemas.errors import BertmillError
 
 BUCKET = "bucket"
@@ -21,6 +23,9 @@ _MAX_PARTITIONS = 4096
 
 Row = dict[str, Any]
 Result = TypeVar("Result")
+
+_ADDED_BY_RAY = "\nFailed to apply UDF transform after"
+_EXPECTED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTILINE)
 
 LOG = logging.getLogger("bertmill.build")
 
@@ -71,7 +76,25 @@ def _expected_cause(error: BaseException) -> BertmillError | None:
     found = _cause(error, (BertmillError,))
     # Ray raises an object of a class made of RayTaskError and the original's; the original is in it.
     inner = getattr(found, "cause", None)
-    return inner if isinstance(inner, BertmillError) else found
+    expected = inner if isinstance(inner, BertmillError) else found
+    if not isinstance(expected, BertmillError):
+        return _told_in(error)
+    # Ray Data may have added how to make it try again, which is about Ray and not about the work.
+    text, _, added = str(expected).partition(_ADDED_BY_RAY)
+    return type(expected)(text) if added else expected
+
+
+def _told_in(error: BaseException) -> BertmillError | None:
+    """The expected error that the text of a task's error ends with.
+
+    Ray Data wraps what a task raises, and the cause of the wrapping is lost between processes (pickle keeps
+    no cause); its text goes through.
+    """
+    if not isinstance(error, ray.exceptions.RayTaskError):
+        return None
+    told = _EXPECTED.findall(str(error))
+    kind = getattr(errors, told[-1][0], None) if told else None
+    return kind(told[-1][1]) if kind is not None and issubclass(kind, BertmillError) else None
 
 
 def _cause(error: BaseException, kinds: tuple[type[Any], ...]) -> Any:

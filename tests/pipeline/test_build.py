@@ -113,6 +113,7 @@ def test_load_dataset_opens_the_folder(corpus: Path, manifest: dict, tmp_path: P
 
 
 def test_a_second_run_changes_nothing_and_does_nothing_again(corpus: Path) -> None:
+    """Case pipeline-021."""
     before = builds.published_files(corpus)
     touched = {path: path.stat().st_mtime_ns for path in (corpus / "data").rglob("*.parquet")}
     work = {path: path.stat().st_mtime_ns for path in (corpus / "work").rglob("*")}

@@ -14,6 +14,7 @@ from tests.pipeline import builds
 @pytest.mark.slow
 @pytest.mark.ray
 def test_one_and_two_cpus_and_a_killed_build_give_the_same_bytes(tmp_path: Path) -> None:
+    """Cases pipeline-022 and pipeline-026: started with one CPU, killed within a stage, resumed with two."""
     results = []
     for cpus in ("1", "2"):
         output = tmp_path / f"cpus{cpus}"

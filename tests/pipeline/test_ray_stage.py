@@ -1,10 +1,14 @@
 """A stage that machines took down is begun again; one that failed by itself is not."""
 
+from collections.abc import Iterator
+
+import pyarrow as pa
 import pytest
 import ray
 
-from pipeline.ray_stage import persistently
-from schemas.errors import InputError
+from pipeline.ray_stage import BUCKET, map_units, persistently, shuffle_units
+from schemas.errors import InputError, StorageError
+from tests.ray_cluster import RayCluster
 
 
 class Stage:
@@ -60,3 +64,23 @@ def test_the_last_attempt_raises_what_it_met() -> None:
     with pytest.raises(ray.exceptions.WorkerCrashedError):
         persistently("extract", stage)
     assert stage.calls == 5
+
+
+@pytest.mark.ray
+def test_an_expected_error_of_a_task_comes_out_as_itself(ray_session: RayCluster) -> None:
+    """Through both ways, also with a cause of its own, which Ray's wrapping loses between processes."""
+
+    def fail(_row: dict[str, int]) -> dict[str, int]:
+        reason = OSError(28, "No space left on device")
+        raise StorageError("/disk/part.parquet: write: No space left on device") from reason
+
+    def fail_to_emit(row: dict[str, int]) -> Iterator[pa.Table]:
+        fail(row)
+        yield pa.table({BUCKET: [0]})
+
+    def give(_bucket: int, _table: pa.Table) -> dict[str, int]:
+        return {"rows": 1}
+
+    for results in (map_units([{"a": 1}], fail), shuffle_units([{"a": 1}], fail_to_emit, give, 1)):
+        with pytest.raises(StorageError, match=r"^/disk/part\.parquet: write: No space left on device$"):
+            list(results)

@@ -1,0 +1,131 @@
+"""From dump to shards on one core: MB of wikitext a second, dedup included, and the share of each stage.
+
+    python -m benchmarks.end_to_end 'FOLDER/enwiki*.xml.bz2' [--table benchmarks/results/end_to_end.md]
+
+Every stage runs as in a build, exact and near dedup among them, with Ray Data replaced by a loop; what counts
+is processor time. Beside it, on the text that came out and in the same run, `tokenizers` encode_batch on one
+thread: the yardstick that says how fast this machine is beside the one where wikiextractor and LDDL were
+measured. A build of a small dump goes before, so that imports and first calls are not counted.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import ray
+from tokenizers import BertWordPieceTokenizer
+
+from benchmarks.measure_rates import cpu, measure, without_ray_data
+from cluster import storage
+from cluster.config_file import validate
+from pipeline.config import BuildConfig
+
+# wikiextractor and LDDL one after the other, and encode_batch, on one core of one machine, in MB/s.
+CHAIN, YARDSTICK = 0.79, 1.95
+SMALL = Path(__file__).resolve().parents[1] / "sample" / "dumps" / "simplewiki-pages-articles.xml.bz2"
+_YARDSTICK_BYTES = 4_000_000
+
+
+def yardstick(corpus: Path) -> float:
+    """MB of text a second of encode_batch with one thread, over sentences of the corpus."""
+    sentences: list[str] = []
+    size = 0
+    for part in sorted(corpus.glob("work/extract-*/*.parquet")):
+        for document in pq.read_table(part, columns=["sentences"])["sentences"].to_pylist():
+            sentences += document
+            size += sum(len(sentence.encode()) for sentence in document)
+        if size > _YARDSTICK_BYTES:
+            break
+    tokenizer = BertWordPieceTokenizer(str(corpus / "tokenizer" / "vocab.txt"), lowercase=False)
+    best = float("inf")
+    for _ in range(2):
+        began = time.process_time()
+        tokenizer.encode_batch(sentences)
+        best = min(best, time.process_time() - began)
+    return size / 1e6 / best
+
+
+def run(paths: list[str], length: int) -> tuple[dict[str, Any], float]:
+    """What `measure` gives for one set of instances of this length, and the yardstick."""
+    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    _run([str(SMALL)], length, 3000)
+    found = _run(paths, length, 30_522)
+    ray.shutdown()
+    return found
+
+
+def _run(paths: list[str], length: int, pieces: int) -> tuple[dict[str, Any], float]:
+    with tempfile.TemporaryDirectory() as folder:
+        fields = {
+            "output": f"{folder}/corpus",
+            "sources": [{"name": "w", "kind": "wikimedia", "paths": paths}],
+            "extraction": {"unit_bytes": 4 << 20},
+            "vocabulary": {"size": pieces},
+            "dedup": {"exact": True, "near": True},
+            "instances": {"lengths": [{"max_seq_length": length, "max_predictions": 20}]},
+        }
+        found = measure(validate(BuildConfig, fields, "arguments"))
+        return found, yardstick(Path(folder) / "corpus")
+
+
+def table(found: dict[str, Any], measured: float, load: float) -> str:
+    """The result as Markdown."""
+    seconds = {**found["seconds"], "training of the vocabulary": found["vocabulary_training_seconds"]}
+    total, megabytes = sum(seconds.values()), found["wikitext_mb"]
+    given = seconds["vocabulary"] + seconds["training of the vocabulary"]
+    chain = CHAIN * measured / YARDSTICK
+    rows = [f"| {stage} | {spent:.1f} | {spent / total:.1%} |" for stage, spent in seconds.items()]
+    rates = {
+        "dump to shards": megabytes / total,
+        "the same, the vocabulary given, as the chain needs it": megabytes / (total - given),
+    }
+    lines = [
+        f"{megabytes:.1f} MB of wikitext in {found['compressed_mb']:.1f} MB of dumps: "
+        f"{found['documents']:,} documents, {found['text_mb']:.1f} MB of text, {found['made_tokens']:,} "
+        f"tokens in rows of 128. {cpu()}, load {load:.1f}, {datetime.now(UTC).date().isoformat()}; "
+        f"{found['peak_gb']:.1f} GB of memory at most.",
+        "",
+        "| stage | CPU seconds | share |",
+        "|---|---:|---:|",
+        *rows,
+        f"| all | {total:.1f} | 100.0% |",
+        "",
+        "| | MB of wikitext a second of one core | x the chain |",
+        "|---|---:|---:|",
+        *(f"| {name} | {rate:.2f} | {rate / chain:.1f} |" for name, rate in rates.items()),
+        f"| wikiextractor + LDDL, estimated for this machine | {chain:.2f} | 1.0 |",
+        "",
+        f"The chain did {CHAIN} MB/s, without dedup, where encode_batch did {YARDSTICK} MB/s of text; "
+        f"encode_batch did {measured:.2f} MB/s in this run.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measures and prints; with --table, adds the result to a file."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dumps", nargs="+", help="files or globs of .xml.bz2")
+    parser.add_argument("--table", type=Path)
+    arguments = parser.parse_args()
+    paths = sorted(path for pattern in arguments.dumps for path in storage.expand_glob(pattern))
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    without_ray_data()
+    load = os.getloadavg()[0]
+    found, measured = run(paths, 128)
+    text = table(found, measured, load)
+    print(text)
+    if arguments.table:
+        with arguments.table.open("a") as file:
+            file.write(text + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Builds whose disk fills up, whose storage refuses, and that meet another build on the same output."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cluster import storage
+from cluster.config_file import validate
+from pipeline.build import build
+from pipeline.config import BuildConfig
+from pipeline.verify import verify_corpus
+from schemas.errors import StorageError
+from tests.fault_proxy import FaultProxy
+from tests.pipeline import builds
+from tests.ray_cluster import RayCluster
+from tests.s3_server import S3Server
+
+pytestmark = pytest.mark.ray
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ray_session: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Path -> SHA-256 of what a build gives that nothing disturbs."""
+    output = tmp_path_factory.mktemp("undisturbed") / "corpus"
+    build(validate(BuildConfig, builds.config(output), "test"))
+    return builds.published_files(output)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with 200 kB of room."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small file system needs root")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=200k", "none", folder], capture_output=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", folder], check=True)
+
+
+def test_a_full_disk_is_told_and_leaves_no_marker_without_its_files(
+    undisturbed: dict[str, str], small_disk: Path
+) -> None:
+    """Case pipeline-027. Given room, the same line completes the build."""
+    output = small_disk / "corpus"
+    config = validate(BuildConfig, builds.config(output), "test")
+    with pytest.raises(StorageError, match=rf"^{output}/.*No space left on device$"):
+        build(config)
+    assert not (output / "manifest.json").exists()
+    done = list(output.rglob("*.done.json"))
+    for marker in done:
+        for file in json.loads(marker.read_text())["files"]:
+            path = marker.parent / file["path"]
+            found = path if path.exists() else output / file["path"]
+            assert found.stat().st_size == file["bytes"]
+    kept = {marker: marker.stat().st_mtime_ns for marker in done}
+    subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)
+    build(config)
+    assert builds.published_files(output) == undisturbed
+    assert {marker: marker.stat().st_mtime_ns for marker in kept} == kept
+
+
+def start(path: Path, cluster: RayCluster) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        builds.command(path),
+        env={**builds.environment(), "RAY_ADDRESS": cluster.address},
+        cwd=builds.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
+    _, told = process.communicate(timeout=600)
+    return process.returncode, told
+
+
+def test_two_builds_at_once_on_one_output(
+    undisturbed: dict[str, str], ray_session: RayCluster, tmp_path: Path
+) -> None:
+    """Both do the same work and write the same bytes; the job that comes second harms nothing."""
+    output = tmp_path / "corpus"
+    path = builds.write_config(tmp_path, builds.config(output))
+    outcomes = [outcome(process) for process in [start(path, ray_session), start(path, ray_session)]]
+    assert [status for status, _ in outcomes] == [0, 0], outcomes
+    assert builds.published_files(output) == undisturbed
+    assert list(verify_corpus(str(output)).problems) == []
+
+
+def test_two_configs_at_once_on_one_output(ray_session: RayCluster, tmp_path: Path) -> None:
+    """One of them gets the output, the other is told so."""
+    output = tmp_path / "corpus"
+    small: dict[str, Any] = {"sources": builds.config(output)["sources"]}
+    small["sources"][0]["paths"] = small["sources"][0]["paths"][:2]
+    paths = [
+        builds.write_config(tmp_path, builds.config(output, seed=seed, **small), f"{seed}.yaml")
+        for seed in (1, 2)
+    ]
+    outcomes = [outcome(process) for process in [start(path, ray_session) for path in paths]]
+    assert sorted(status for status, _ in outcomes) == [0, 2], outcomes
+    refused = next(told for status, told in outcomes if status == 2)
+    assert "holds a build of another config (differs in seed)" in refused.strip().splitlines()[-1]
+    assert list(verify_corpus(str(output)).problems) == []
+
+
+@pytest.mark.slow
+def test_a_faulty_line_to_the_storage_changes_no_byte(
+    undisturbed: dict[str, str], s3_server: S3Server, s3_folder: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """503s, connections that break, and answers that are lost after the work was done."""
+    chance = random.Random(1)
+
+    def plan(_number: int, _method: str, _path: str) -> str:
+        return chance.choices(["pass", "503", "reset", "lost"], [0.94, 0.04, 0.01, 0.01])[0]
+
+    path = builds.write_config(tmp_path, builds.config(s3_folder))
+    with FaultProxy(s3_server.port, plan) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
+        done = builds.run(path, "--cpus", "2", timeout=900)
+    assert done.returncode == 0, done.stderr
+    assert min(proxy.done[fault] for fault in ("503", "reset", "lost")) > 0
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
+    mirror = tmp_path / "mirror"
+    for info in storage.list_files(s3_folder):
+        name = info.uri.removeprefix(s3_folder).lstrip("/")
+        storage.put_bytes(storage.join(str(mirror), name), storage.read_bytes(info.uri))
+    assert builds.published_files(mirror) == undisturbed
