@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import content_hash
 from pipeline.funnel import Funnel
-from pipeline.normalize import normalize_text
+from pipeline.normalize import count_lone_surrogates, normalize_text
 from pipeline.page_policy import (
     DISAMBIGUATION,
     LIST_LIKE,
@@ -71,7 +71,11 @@ def _clean(
         funnel.skip(page.lang, page.reason)
         return None
     extra = funnel.of(page.lang).extra
-    extra["raw_bytes"] += len(page.body.encode("utf-8", "surrogatepass"))
+    try:
+        extra["raw_bytes"] += len(page.body.encode())
+    except UnicodeEncodeError:
+        extra["raw_bytes"] += len(page.body.encode("utf-8", "surrogatepass"))
+        extra["lone_surrogates"] += count_lone_surrogates(page.body)
     try:
         cleaned = limit.call(cleaner.clean, page)
     except TimeLimitError:

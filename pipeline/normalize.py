@@ -46,6 +46,14 @@ _JOINERS = re.compile(
 _SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
 
+_LONE_SURROGATE = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
+
+
+def count_lone_surrogates(text: str) -> int:
+    """How many halves of a surrogate pair stand in ``text`` without the other half; cleaning removes them."""
+    return len(_LONE_SURROGATE.findall(text))
+
+
 def normalize_text(text: str, lang: str) -> str:
     """``text`` in NFC, one space for every run of white space, without invisible characters.
 

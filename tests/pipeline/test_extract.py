@@ -119,12 +119,14 @@ def test_a_page_that_takes_too_long_is_a_counted_skip(
     assert funnel.skipped == {"timeout": 1}
 
 
-def test_a_lone_surrogate_in_json_text_is_replaced(tmp_path: Path) -> None:
+def test_lone_surrogates_in_json_text_are_removed_and_counted(tmp_path: Path) -> None:
+    """Case pipeline-031; a whole pair is one character and stays."""
     path = tmp_path / "a.jsonl"
-    path.write_text(
-        json.dumps({"id": "1", "lang": "en", "text": PROSE + " An odd \ud800 character stands here."})
-    )
-    rows, _, batches = _extract(_config(path, kind="jsonl"))
+    text = PROSE + " An odd \ud800 character\udfff stands here, and a \ud83d\ude00."
+    path.write_text(json.dumps({"id": "1", "lang": "en", "text": text}))
+    rows, funnel, batches = _extract(_config(path, kind="jsonl"))
+    assert funnel.of("en").extra["lone_surrogates"] == 2
+    assert "An odd character stands here, and a \U0001f600." in rows[0]["sentences"]
     assert batches[0].schema.field("sentences").type == pa.list_(pa.string())
     assert rows[0]["sentences"][-1].encode("utf-8")
 
@@ -137,6 +139,7 @@ def test_books_and_rows_become_documents() -> None:
 
 
 def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Case pipeline-028: no block comes near the two gigabytes that the offsets of a string column reach."""
     monkeypatch.setattr("pipeline.extract.BATCH_BYTES", 1000)
     rows, _, batches = _extract(_config(_wiki(tmp_path, *(page(number, PROSE) for number in range(1, 30)))))
     assert len(rows) == 29

@@ -172,6 +172,37 @@ def test_an_epoch_has_every_row_once_and_the_last_batch_is_short(tmp_path):  # t
         assert [step[0].plan.rows for step in steps] == [50, 50, 50, 42]
 
 
+@pytest.mark.parametrize(
+    ("shard_rows", "world", "batch"),
+    [
+        pytest.param((10, 20), 2, 8, id="pipeline-017"),
+        pytest.param((40,), 4, 12, id="pipeline-018"),
+        pytest.param((100, 100, 100, 100), 2, 32, id="pipeline-019"),
+        pytest.param((33,) * 60, 2, 32, id="pipeline-023"),
+    ],
+)
+def test_steps_are_full_but_the_last_however_the_rows_lie(tmp_path, shard_rows, world, batch):
+    path = write_corpus(tmp_path, shard_rows=shard_rows, group_rows=33)
+    steps = steps_of(path, [phase(batch=batch, epochs=1)], world)
+    rows = sum(shard_rows)
+    assert [step[0].plan.rows for step in steps] == [batch] * (rows // batch) + [rows % batch] * (
+        rows % batch > 0
+    )
+    assert all(len({len(rank.micro_batches) for rank in step}) == 1 for step in steps)
+    assert sorted(i for step in steps for rank in step for i in rank.samples.tolist()) == list(range(rows))
+
+
+def test_a_resume_at_the_border_of_an_epoch_begins_the_next(tmp_path):
+    """Case pipeline-030: at step N and N + 1 of an epoch of N steps."""
+    path = write_corpus(tmp_path, shard_rows=(40, 32))
+    whole = steps_of(path, [phase(batch=12, epochs=2)], 1)
+    assert len(whole) == 12
+    for step in (6, 7):
+        _, (reader,) = readers(path, [phase(batch=12, epochs=2)], 1)
+        with reader:
+            assert np.array_equal(reader.read(step).samples, whole[step][0].samples)
+
+
 def test_the_position_is_what_was_used_whatever_was_read_ahead(tmp_path):  # trainer-004
     path = write_corpus(tmp_path)
     plain = steps_of(path, [phase()], 1, threads=1, ahead=0)

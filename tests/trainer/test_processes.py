@@ -52,7 +52,7 @@ def run(tmp_path):
 
 def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
     config, run, undisturbed
-):  # trainer-001
+):  # trainer-001, pipeline-029
     Group(config, ranks=2, fault="kill:all:7").finish(-signal.SIGKILL, -signal.SIGKILL)
     assert "goes on after step 4" in Group(config, ranks=2).finish()
     history = History(run)

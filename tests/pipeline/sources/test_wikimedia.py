@@ -294,6 +294,7 @@ def _status(folder: Path, job: str, about: dict) -> None:
 
 
 def test_an_unfinished_dump_is_refused_with_its_date(tmp_path: Path) -> None:
+    """Case pipeline-006."""
     path = _write(tmp_path / "enwiki-20261101-pages-articles.xml.bz2", streams(HEAD, page(1), FOOT))
     assert len(_read(path)) == 1
     _status(tmp_path, "articlesdump", {"status": "waiting"})
