@@ -40,12 +40,14 @@ class Cluster:
 
     def __init__(self, net: Network, folder: Path) -> None:
         self._net, self._folder = net, folder
-        program = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        # The environment of these tests may not be the shell's.
+        self.path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        program = shutil.which("ray", path=self.path)
         assert program is not None
         self._ray = program
         self.token = secrets.token_hex(16)
         self._environment = {
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": "/tmp", "LANG": "C.UTF-8",
+            "PATH": self.path, "HOME": "/tmp", "LANG": "C.UTF-8",
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "GLOO_SOCKET_IFNAME": "eth0", "RAY_DISABLE_IMPORT_WARNING": "1",
@@ -194,7 +196,7 @@ def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, An
     for name in WORKERS:
         cluster.add_worker(name)
     client = {
-        **os.environ, "RAY_ADDRESS": cluster.dashboard,
+        **os.environ, "PATH": cluster.path, "RAY_ADDRESS": cluster.dashboard,
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token,
     }  # fmt: skip
     checkout = copy_checkout(folder / "checkout")
