@@ -342,6 +342,23 @@ def measure(case: str, variant: str, arguments: argparse.Namespace) -> dict[str,
     return {**about, **{k: round(v, 5) if isinstance(v, float) else v for k, v in found.items()}}
 
 
+def run_apart(case: str, variant: str, arguments: argparse.Namespace) -> bool:
+    """Measures in a process of its own, which may fail or take too long; whether it ended well."""
+    began = time.monotonic()
+    command = [sys.executable, __file__, "--here", "--runs", f"{case}:{variant}"]
+    for name in ("out", "corpora", "every", "lines", "tokens", "profile"):
+        value = getattr(arguments, name)
+        command += [f"--{name}", str(value)] if value else []
+    try:
+        done = subprocess.run(command, timeout=arguments.limit, check=False, capture_output=True, text=True)
+        well, text = done.returncode == 0, done.stderr
+    except subprocess.TimeoutExpired:
+        well, text = False, f"more than {arguments.limit} s"
+    shown = Path(arguments.out).read_text(encoding="utf-8").splitlines()[-1] if well else text[-1500:]
+    print(f"{case}:{variant} {time.monotonic() - began:.0f} s", shown, flush=True)
+    return well
+
+
 def main() -> int:
     """Runs every case with every variant, or one of each in this process."""
     parser = argparse.ArgumentParser(
@@ -352,21 +369,15 @@ def main() -> int:
     parser.add_argument("--corpora", default="/tmp/train_throughput", help="where rows are written or found")
     parser.add_argument("--limit", type=float, default=180, help="seconds for a run")
     parser.add_argument("--every", type=int, default=5, help="steps to a line of the log")
-    parser.add_argument(
-        "--lines", type=int, default=4, help="lines that are measured, after two that are not"
-    )
+    parser.add_argument("--lines", type=int, default=4, help="measured lines, after two that are not")
     parser.add_argument("--tokens", type=int, help="tokens of a micro-batch, with as many rows to a step")
     parser.add_argument("--profile", help="write the kernels of the measured lines there")
     parser.add_argument("--prepare", action="store_true", help="only write the rows")
     parser.add_argument("--here", action="store_true", help="run in this process, for torchrun and profiles")
     parser.add_argument("--torchrun", action="store_true", help="one rank of several; implies --here")
     arguments = parser.parse_args()
-    default = [
-        f"{c}:{v}"
-        for c in CASES
-        if c != "tiny-128"
-        for v in ("ours", "ours-dropout-0", "transformers-compiled")
-    ]
+    kinds = ("ours", "ours-dropout-0", "transformers-compiled")
+    default = [f"{case}:{kind}" for case in CASES if case != "tiny-128" for kind in kinds]
     runs = [tuple(run.split(":")) for run in arguments.runs or [*default, "base-128:transformers"]]
     if arguments.prepare:
         for case, _ in runs:
@@ -379,32 +390,7 @@ def main() -> int:
                 with Path(arguments.out).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(found) + "\n")
         return 0
-    failed = 0
-    rest = ["--out", arguments.out, "--corpora", arguments.corpora, "--every", str(arguments.every)]
-    rest += ["--tokens", str(arguments.tokens)] if arguments.tokens else []
-    rest += [
-        "--lines",
-        str(arguments.lines),
-        *(["--profile", arguments.profile] if arguments.profile else []),
-    ]
-    for case, variant in runs:
-        began = time.monotonic()
-        command = [sys.executable, __file__, "--here", "--runs", f"{case}:{variant}", *rest]
-        try:
-            done = subprocess.run(
-                command, timeout=arguments.limit, check=False, capture_output=True, text=True
-            )
-            status, text = done.returncode, done.stderr
-        except subprocess.TimeoutExpired:
-            status, text = -1, f"more than {arguments.limit} s"
-        failed += status != 0
-        lines = Path(arguments.out).read_text(encoding="utf-8").splitlines() if status == 0 else []
-        print(
-            f"{case}:{variant} {time.monotonic() - began:.0f} s",
-            lines[-1] if lines else text[-1500:],
-            flush=True,
-        )
-    return 1 if failed else 0
+    return 1 if sum(not run_apart(case, variant, arguments) for case, variant in runs) else 0
 
 
 if __name__ == "__main__":
