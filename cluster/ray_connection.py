@@ -8,6 +8,9 @@ import ray
 from schemas.errors import ConfigError
 
 _REDUCE_WAIT_SECONDS = 300.0
+# Ray ends a worker process that has been idle for a second, and starting one takes seconds of a core: the
+# stages of a small build would spend most of their time on it.
+_IDLE_WORKER_MILLISECONDS = 60_000
 _TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
 
 
@@ -36,6 +39,9 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
             num_cpus=num_cpus if local else None,
             object_store_memory=object_store_bytes if local else None,
             include_dashboard=False if local else None,
+            _system_config={"idle_worker_killing_time_threshold_ms": _IDLE_WORKER_MILLISECONDS}
+            if local
+            else None,
             log_to_driver=False,
             logging_level=logging.WARNING,
         )

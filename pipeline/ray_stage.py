@@ -1,9 +1,10 @@
 """The two ways a stage uses Ray Data: a map over units, and a shuffle into buckets.
 
-Everything about Ray Data that the build relies on is here: small items as input, one block per
-few units, keyed groups, errors of a task brought back as the one line they were raised with.
+Everything about Ray Data that the build relies on is here: small items as input, one task for
+several small units, keyed groups, errors of a task brought back as the one line they were raised with.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable, Iterator
@@ -18,8 +19,14 @@ from schemas import errors
 from schemas.errors import BertmillError
 
 BUCKET = "bucket"
-_MAX_BLOCKS = 4096
+# What an item of work calls its size in bytes. One that does not tell is the work of one task.
+SIZE = "text_bytes"
+GROUP_BYTES = 8 << 20
+_ITEM_BYTES = 16 << 10
+_GROUPS_PER_CORE = 8
+_MAX_GROUPS = 4096
 _MAX_PARTITIONS = 4096
+_GROUP = "group"
 
 Row = dict[str, Any]
 Result = TypeVar("Result")
@@ -112,13 +119,48 @@ def _cause(error: BaseException, kinds: tuple[type[Any], ...]) -> Any:
     return None
 
 
+def grouped(items: list[Row], cores: float) -> list[list[Row]]:
+    """Neighbours put together until a group holds enough for a task; their order stays.
+
+    A task costs tens of milliseconds whatever it does. A group has at most GROUP_BYTES, but for an item that
+    is larger by itself, and every core gets several groups; opening an item counts as some bytes, too. Of
+    more than 4,096 groups the driver would hold too much: they grow instead.
+    """
+    weights = [item.get(SIZE, GROUP_BYTES) + _ITEM_BYTES for item in items]
+    total = sum(weights)
+    wanted = max(min(GROUP_BYTES, total / (_GROUPS_PER_CORE * max(1.0, cores))), total / _MAX_GROUPS)
+    groups: list[list[Row]] = []
+    held = 0
+    for item, weight in zip(items, weights, strict=True):
+        if groups and held + weight <= wanted:
+            groups[-1].append(item)
+            held += weight
+        else:
+            groups.append([item])
+            held = weight
+    return groups
+
+
+def _dataset(items: list[Row]) -> ray.data.Dataset:
+    """One block for each group. As JSON: Ray would look for a schema in the items, which takes longer."""
+    groups = grouped(items, ray.cluster_resources().get("CPU", 1.0))
+    rows = [{_GROUP: json.dumps(group)} for group in groups]
+    return ray.data.from_items(rows, override_num_blocks=len(rows))
+
+
 def map_units(items: list[Row], work: Callable[[Row], Row]) -> Iterator[Row]:
-    """``work`` on every item, in parallel, results as they come. Each result is a small row."""
+    """``work`` on every item, in parallel, results as they come. Each result is a small row.
+
+    Items can be JSON. Several that are small, by what they say under SIZE, are the work of one task.
+    """
     if not items:
         return
-    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
+
+    def work_on_group(row: Row) -> Iterator[Row]:
+        return map(work, json.loads(row[_GROUP]))
+
     with plain_errors():
-        yield from dataset.map(work).iter_rows()
+        yield from _dataset(items).flat_map(work_on_group).iter_rows()
 
 
 def shuffle_units(
@@ -131,19 +173,20 @@ def shuffle_units(
 
     Emitted tables carry an integer column ``bucket`` of ``buckets`` values at most. ``reduce`` gets the
     rows of one bucket in no particular order, so it must not depend on it; it returns a small row.
+    Items as in `map_units`.
     """
     if not items:
         return
 
     def emit_batch(batch: pa.Table) -> Iterator[pa.Table]:
-        for item in batch.to_pylist():
-            yield from emit(item)
+        for group in batch[_GROUP].to_pylist():
+            for item in json.loads(group):
+                yield from emit(item)
 
     def reduce_group(group: pa.Table) -> pa.Table:
         return pa.Table.from_pylist([reduce(group[BUCKET][0].as_py(), group)])
 
-    dataset = ray.data.from_items(items, override_num_blocks=min(len(items), _MAX_BLOCKS))
-    emitted = dataset.map_batches(emit_batch, batch_format="pyarrow", batch_size=1)
-    grouped = emitted.groupby(BUCKET, num_partitions=min(buckets, _MAX_PARTITIONS))
+    emitted = _dataset(items).map_batches(emit_batch, batch_format="pyarrow", batch_size=1)
+    grouped_by = emitted.groupby(BUCKET, num_partitions=min(buckets, _MAX_PARTITIONS))
     with plain_errors():
-        yield from grouped.map_groups(reduce_group, batch_format="pyarrow").iter_rows()
+        yield from grouped_by.map_groups(reduce_group, batch_format="pyarrow").iter_rows()

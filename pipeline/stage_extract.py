@@ -13,7 +13,7 @@ from pipeline.extract import extract_unit
 from pipeline.funnel import Funnel
 from pipeline.plan import plan_units
 from pipeline.progress import Progress
-from pipeline.ray_stage import Row, map_units
+from pipeline.ray_stage import SIZE, Row, map_units
 from pipeline.units import Unit
 from schemas.documents import DOCUMENTS, DOCUMENTS_VERSION
 from schemas.errors import ConfigError
@@ -62,10 +62,15 @@ def run_extract(config: BuildConfig, work_uri: str, units: list[Unit] | None = N
     progress = Progress("extract", len(pending), skipped=len(units) - len(pending))
 
     def work(row: Row) -> Row:
-        marker = extract_one(Unit.from_record(row["unit"]), config, folder)
+        unit = Unit.from_record(row["unit"])
+        # A task has several units, and one that Ray begins again may have committed some of them.
+        marker = folder.marker(unit.unit_id) or extract_one(unit, config, folder)
         return {"bytes": marker.counts["text_bytes"]}
 
-    for result in map_units([{"unit": unit.to_record()} for unit in pending], work):
+    items = [
+        {"unit": unit.to_record(), SIZE: sum(part.stored_bytes for part in unit.parts)} for unit in pending
+    ]
+    for result in map_units(items, work):
         progress.advance(result["bytes"])
     return collect(folder, [unit.unit_id for unit in units])
 

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 import ray
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.ray_stage import BUCKET, map_units, persistently, shuffle_units
+from pipeline.ray_stage import BUCKET, GROUP_BYTES, SIZE, grouped, map_units, persistently, shuffle_units
 from schemas.errors import InputError, StorageError
 from tests.ray_cluster import RayCluster
 
@@ -84,3 +86,43 @@ def test_an_expected_error_of_a_task_comes_out_as_itself(ray_session: RayCluster
     for results in (map_units([{"a": 1}], fail), shuffle_units([{"a": 1}], fail_to_emit, give, 1)):
         with pytest.raises(StorageError, match=r"^/disk/part\.parquet: write: No space left on device$"):
             list(results)
+
+
+@given(st.lists(st.none() | st.integers(0, 3 * GROUP_BYTES), min_size=1, max_size=300), st.floats(0, 5000))
+def test_groups_hold_all_items_in_order_and_no_more_than_a_task_should(
+    sizes: list[int | None], cores: float
+) -> None:
+    items = [{"number": number} | ({} if size is None else {SIZE: size}) for number, size in enumerate(sizes)]
+    groups = grouped(items, cores)
+    assert [item for group in groups for item in group] == items
+    for group in groups:
+        assert len(group) == 1 or sum(item[SIZE] for item in group) <= GROUP_BYTES
+        assert len(group) == 1 or all(SIZE in item for item in group)
+
+
+def test_small_items_share_tasks_and_every_core_has_several() -> None:
+    items = [{SIZE: 1000}] * 2000
+    assert 16 <= len(grouped(items, 2)) <= 20
+    assert len(grouped([{SIZE: 1 << 20}] * 64, 1)) == 10
+    # A hundred thousand units of a large build: the driver holds no more than a few thousand blocks.
+    assert len(grouped([{SIZE: 16 << 20}] * 100_000, 2000)) <= 4096
+
+
+@pytest.mark.ray
+def test_every_item_of_a_group_gives_its_result(ray_session: RayCluster) -> None:
+    items = [
+        {"unit": {"name": "\ud800 page", "also": []}, "number": number, SIZE: 10} for number in range(50)
+    ]
+    found = map_units(
+        items, lambda item: {"number": item["number"], "name": item["unit"]["name"] == "\ud800 page"}
+    )
+    assert sorted(row["number"] for row in found if row["name"]) == list(range(50))
+
+    def emit(item: dict[str, int]) -> Iterator[pa.Table]:
+        yield pa.table({BUCKET: [item["number"] % 3], "number": [item["number"]]})
+
+    def add_up(bucket: int, table: pa.Table) -> dict[str, int]:
+        return {"bucket": bucket, "sum": sum(table["number"].to_pylist())}
+
+    sums = {row["bucket"]: row["sum"] for row in shuffle_units(items, emit, add_up, 3)}
+    assert sums == {bucket: sum(range(bucket, 50, 3)) for bucket in range(3)}

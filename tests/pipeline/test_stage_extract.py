@@ -2,11 +2,13 @@ from pathlib import Path
 
 import pytest
 
+from pipeline.commit import Marker, StageFolder
 from pipeline.config import BuildConfig, Extraction, Source
 from pipeline.plan import plan_units
-from pipeline.stage_extract import extract_folder
+from pipeline.stage_extract import extract_folder, run_extract
 from schemas.errors import ConfigError
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
+from tests.ray_cluster import RayCluster
 
 
 def test_the_stage_is_made_anew_when_dump_or_rules_change(tmp_path: Path) -> None:
@@ -30,3 +32,32 @@ def test_the_stage_is_made_anew_when_dump_or_rules_change(tmp_path: Path) -> Non
     second = folder()
     dump.write_text(HEAD + page(2) + FOOT)
     assert len({first, second, folder()}) == 3
+
+
+@pytest.mark.ray
+def test_a_task_that_is_begun_again_leaves_what_it_had_committed(
+    tmp_path: Path, ray_session: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the death of a worker: the driver planned the task before its first units were committed."""
+    for lang in ("de", "en", "fr", "it"):
+        (tmp_path / f"{lang}wiki.xml").write_text(HEAD + page(1, "One sentence. " * 20) + FOOT)
+    sources = [
+        Source(name=lang, kind="wikimedia", lang=lang, paths=[str(tmp_path / f"{lang}wiki.xml")])
+        for lang in ("de", "en", "fr", "it")
+    ]
+    config, work = BuildConfig(output="out", sources=sources), str(tmp_path / "work")
+    extracted = run_extract(config, work)
+    assert len(extracted.parts) == 4
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "work").rglob("*.*")}
+    gone = next(path for path in sorted(written) if path.name.endswith(".done.json"))
+    gone.unlink()
+    finished, calls = StageFolder.finished, []
+
+    def knows_nothing_at_first(folder: StageFolder) -> dict[str, Marker]:
+        calls.append(folder.uri)
+        return {} if len(calls) == 1 else finished(folder)
+
+    monkeypatch.setattr(StageFolder, "finished", knows_nothing_at_first)
+    assert run_extract(config, work) == extracted
+    again = {path for path, when in written.items() if path.stat().st_mtime_ns != when}
+    assert again == {gone, gone.with_name(gone.name.replace(".done.json", ".parquet"))}
