@@ -28,8 +28,8 @@ _IF_MEASURED = (
 )
 _DETAILS = (
     "step", "world_size", "device", "checkpoint", "changes", "gradient_norm", "reason", "rows",
-    "total_seconds", "process_seconds", "load_seconds", "seek_seconds", "first_step_seconds",
-    "graphs_compiled", "graphs_from_cache",
+    "total_seconds", "process_seconds", "load_seconds", "seek_seconds", "compile_seconds",
+    "first_step_seconds", "graphs_compiled", "graphs_from_cache",
 )  # fmt: skip
 
 

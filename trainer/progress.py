@@ -70,7 +70,7 @@ def _started(record: dict[str, Any]) -> str:
 
 
 def _ready(record: dict[str, Any]) -> str:
-    names = ("process", "load", "seek", "first_step")
+    names = ("process", "load", "seek", "compile", "first_step")
     parts = ", ".join(f"{name.replace('_', ' ')} {record[f'{name}_seconds']:.1f} s" for name in names)
     compiled, cached = record["graphs_compiled"], record["graphs_from_cache"]
     graphs = f"; {compiled} graphs compiled, {cached} from the cache" if compiled or cached else ""

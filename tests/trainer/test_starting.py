@@ -19,7 +19,7 @@ from trainer.progress import Progress
 from trainer.ranks import alone
 from trainer.starting import use_compile_cache
 
-PARTS = ("process_seconds", "load_seconds", "seek_seconds", "first_step_seconds")
+PARTS = ("process_seconds", "load_seconds", "seek_seconds", "compile_seconds", "first_step_seconds")
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,8 @@ def test_every_start_says_how_long_its_parts_took(tmp_path: Path, manifest: Path
     assert [(event["attempt"], event["step"]) for event in ready] == [(1, 1), (2, 6)]
     for event in ready:
         assert event["total_seconds"] == pytest.approx(sum(event[name] for name in PARTS), abs=0.01)
-        assert all(event[name] > 0 for name in PARTS)
+        assert all(event[name] > 0 for name in PARTS if name != "compile_seconds")
+        assert event["compile_seconds"] == 0
         # Nothing is compiled here: compile is false.
         assert event["graphs_compiled"] == event["graphs_from_cache"] == 0
     assert sum(line.startswith("first step after") for line in said) == 2
@@ -91,5 +92,10 @@ def test_a_second_start_compiles_nothing(tmp_path: Path, manifest: Path) -> None
     assert first["graphs_from_cache"] == 0
     assert second["graphs_compiled"] == 0
     assert second["graphs_from_cache"] == first["graphs_compiled"]
+    for event in (first, second):
+        # The second compiles no graph, but it still traces the network and looks into the cache.
+        assert event["compile_seconds"] > 0
+        assert event["first_step_seconds"] > 0
+        assert event["total_seconds"] == pytest.approx(sum(event[name] for name in PARTS), abs=0.01)
     assert any(cache.rglob("*.so"))
     assert cache.stat().st_mode & 0o077 == 0
