@@ -18,8 +18,10 @@ Flags = npt.NDArray[np.bool_]
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NEVER_FITS = 1 << 20
-# Words that are tried in one go before the rows that are full are left out.
+# Words, and groups of words, that are tried in one go before the rows that are full are left out.
 _COLUMNS = 32
+_GROUPS = 8
+MAX_GROUP_WORDS = 57
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,10 @@ class Words:
     breaks: Flags
     """[W] no candidate stands right before the word."""
 
-    def row_of(self, word: Ints) -> Ints:
-        """Rows of the words with these numbers."""
-        return np.searchsorted(self.first, word, side="right") - 1
+    @cached_property
+    def row(self) -> Ints:
+        """[W] the row that each word is in."""
+        return np.repeat(np.arange(self.count.size), self.count)
 
     @cached_property
     def run(self) -> Ints:
@@ -127,7 +130,7 @@ class GroupLengths:
     """How many words the group that begins at a word has; drawn by the word's key and position."""
 
     weights: npt.NDArray[np.float64]
-    """Of 1, 2, 3 ... words."""
+    """Of 1, 2, 3 ... words, MAX_GROUP_WORDS at most."""
     keys: U64
     """[n] random key of each row."""
     whole: bool
@@ -148,46 +151,68 @@ class GroupLengths:
 def pick_words(
     words: Words, *, budget: Ints, keys: U64, groups: GroupLengths | None, max_predictions: int
 ) -> ChosenWords:
-    """Words of each row in random order while they fit its ``budget`` of pieces; in groups or singly."""
+    """Words of each row in random order while they fit its ``budget`` of pieces; in groups or singly.
+
+    Raises ValueError for groups of more than MAX_GROUP_WORDS words.
+    """
     width = int(words.count.max()) if words.count.size else 0
     if width == 0:
         return ChosenWords(np.zeros(0, np.int64), np.zeros(0, np.int64))
-    inside = np.arange(width) < words.count[:, None]
-    # Wider than the rows, so that a group may look past their end: there nothing ever fits.
-    beyond = 1 if groups is None else groups.weights.size
-    size = np.full((inside.shape[0], width + beyond), _NEVER_FITS, np.int32)
-    size[:, :width][inside] = words.size
-    order, low = _random_order(keys, inside)
-    order.sort(axis=1)
-    columns = (order & low).astype(np.int64)
-    # Past a row's words all bits are set: point to the column where nothing fits.
-    np.minimum(columns, width, out=columns)
-    if groups is None:
-        anchor = _fill_singly(size, columns, budget)
-    else:
-        anchor = _Groups(words, size, budget, groups).fill(columns)
-    _never_empty(anchor, size, columns, budget, max_predictions)
-    taken = anchor[:, :width][inside]
-    word = np.flatnonzero(taken >= 0)
-    return ChosenWords(word, words.first[words.row_of(word)] + taken[word])
+    order = _Order(words, keys, width)
+    anchor = _fill_singly(order, budget) if groups is None else _Groups(order, budget, groups).fill()
+    word = np.flatnonzero(anchor >= 0)
+    empty = np.flatnonzero((budget > 0) & (np.bincount(words.row[word], minlength=budget.size) == 0))
+    if empty.size:
+        first = order.first_within(empty, max_predictions)
+        anchor[first] = first
+        word = np.flatnonzero(anchor >= 0)
+    return ChosenWords(word, anchor[word].astype(np.int64))
 
 
-def _fill_singly(size: Int32, columns: Ints, budget: Ints) -> Int32:
-    """[n, width] its own column where a word is taken, else -1."""
-    anchor = np.full(size.shape, -1, np.int32)
+class _Order:
+    """The random order in which the words of each row are tried."""
+
+    def __init__(self, words: Words, keys: U64, width: int) -> None:
+        self.words = words
+        self.width = width
+        inside = np.arange(width) < words.count[:, None]
+        self._order, self._low = _random_order(keys, inside)
+        self._order.sort(axis=1)
+
+    def tried(self, rows: Ints, begin: int, end: int) -> tuple[Ints, Flags]:
+        """[end - begin, rows] numbers of the words in these places of the order; and whether there is one.
+
+        Past a row's words the number is that of the row's last word.
+        """
+        last = self.words.count[rows]
+        place = np.arange(begin, min(end, self.width))[:, None]
+        column = (self._order[rows, begin:end].T & self._low).astype(np.int64)
+        return self.words.first[rows] + np.minimum(column, last - 1), place < last
+
+    def first_within(self, rows: Ints, max_predictions: int) -> Ints:
+        """The first word of each row that has at most ``max_predictions`` pieces, failing that the first."""
+        word, there = self.tried(rows, 0, self.width)
+        return np.asarray(
+            word[np.argmax((self.words.size[word] <= max_predictions) & there, axis=0), np.arange(rows.size)]
+        )
+
+
+def _fill_singly(order: _Order, budget: Ints) -> Int32:
+    """[W] its own number where a word is taken, else -1."""
+    anchor = np.full(order.words.size.size, -1, np.int32)
+    sizes_of = order.words.size.astype(np.int32)
     left = budget.astype(np.int32)
     active = np.flatnonzero(left > 0)
-    for start in range(0, columns.shape[1], _COLUMNS):
-        tried = columns[active, start : start + _COLUMNS]
-        sizes = np.ascontiguousarray(size[active[:, None], tried].T)
+    for begin in range(0, order.width, _COLUMNS):
+        tried, there = order.tried(active, begin, begin + _COLUMNS)
+        sizes = np.where(there, sizes_of[tried], _NEVER_FITS)
         taken = np.zeros(sizes.shape, np.bool_)
         rest = left[active]
         for fits, wanted in zip(taken, sizes, strict=True):
             np.less_equal(wanted, rest, out=fits)
             rest -= wanted * fits
-        step, number = np.nonzero(taken)
-        chosen = tried[number, step]
-        anchor[active[number], chosen] = chosen
+        chosen = tried[taken]
+        anchor[chosen] = chosen
         left[active] = rest
         active = active[rest > 0]
         if active.size == 0:
@@ -195,69 +220,84 @@ def _fill_singly(size: Int32, columns: Ints, budget: Ints) -> Int32:
     return anchor
 
 
-def _never_empty(anchor: Int32, size: Int32, columns: Ints, budget: Ints, max_predictions: int) -> None:
-    """Where no word fits the budget: the first one within ``max_predictions``, failing that the first."""
-    empty = np.flatnonzero((budget > 0) & ~(anchor >= 0).any(axis=1))
-    ordered = np.take_along_axis(size[empty], columns[empty], axis=1)
-    word = columns[empty, np.argmax(ordered <= max_predictions, axis=1)]
-    anchor[empty, word] = word
-
-
 class _Groups:
-    """State of filling rows with groups of words: what is taken, and how much of the budget is left."""
+    """State of filling rows with groups of words: what is taken, and how much of the budget is left.
 
-    def __init__(self, words: Words, size: Int32, budget: Ints, groups: GroupLengths) -> None:
-        self._words = words
-        self._size = size
-        self._groups = groups
-        self._anchor = np.full(size.shape, -1, np.int32)
-        self._left = budget.copy()
-        self._budget = budget
+    Taken words are bits of their row: the eight bytes from a word's byte on tell of it and of the 56 words
+    after it at least, so one number says how many are free from a word on.
+    """
 
-    def fill(self, columns: Ints) -> Int32:
-        """[n, wide] first word of the group that took the word, else -1; one group a row and step."""
+    def __init__(self, order: _Order, budget: Ints, lengths: GroupLengths) -> None:
+        if lengths.weights.size > MAX_GROUP_WORDS:
+            raise ValueError(f"groups have {MAX_GROUP_WORDS} words at most")
+        self._order, self._words, self._lengths = order, order.words, lengths
+        self._left, self._budget = budget.copy(), budget
+        self._row_bytes = (order.width >> 3) + 8
+        bits = np.zeros(budget.size * self._row_bytes + 8, np.uint8)
+        self._taken: U64 = np.ndarray((bits.size - 7,), "<u8", bits, strides=(1,))
+        ends = np.zeros(int(order.words.offsets[-1]) + 1, np.int32)
+        ends[order.words.start + order.words.size] = 1
+        # Words that end at or before each piece of the block.
+        self._ended = np.cumsum(ends)
+
+    def fill(self) -> Int32:
+        """[W] first word of the group that took the word, else -1; one group a row and step."""
+        words, groups = self._words, []
         active = np.flatnonzero(self._left > 0)
-        for step in range(columns.shape[1]):
-            active = active[step < self._words.count[active]]
+        for begin in range(0, self._order.width, _GROUPS):
+            active = active[(self._left[active] > 0) & (words.count[active] > begin)]
             if active.size == 0:
                 break
-            active = active[~self._place(active, columns[active, step])]
-        return self._anchor
+            tried, there = self._order.tried(active, begin, begin + _GROUPS)
+            length = self._lengths.draw(active, words.start[tried] - words.offsets[active], words.run[tried])
+            length[~there] = 0
+            groups += [self._place(active, *one) for one in zip(tried, length, strict=True)]
+        anchor = np.full(words.size.size, -1, np.int32)
+        if groups:
+            first, count = (np.concatenate(column) for column in zip(*groups, strict=True))
+            anchors = np.repeat(first, count)
+            anchor[anchors + np.arange(anchors.size) - np.repeat(np.cumsum(count) - count, count)] = anchors
+        return anchor
 
-    def _place(self, rows: Ints, start: Ints) -> Flags:
-        """Put the groups that begin at the words ``start``; returns the rows that are finished."""
-        words, longest = self._words, self._groups.weights.size
-        word = words.first[rows] + start
-        position = words.start[word] - words.offsets[rows]
-        length = self._groups.draw(rows, position, words.run[word])
-        steps = np.arange(longest)
-        at = start[:, None] + steps
-        within = steps < length[:, None]
-        free = self._anchor[rows[:, None], at] < 0
-        used = np.cumsum(np.where(within, self._size[rows[:, None], at], 0), axis=1)
-        fits = within & (used <= self._left[rows][:, None])
-        if self._groups.whole:
-            taken = fits & ~(fits & ~free).any(axis=1)[:, None]
+    def _place(self, rows: Ints, word: Ints, length: Ints) -> tuple[Ints, Ints]:
+        """Put groups of up to ``length`` words that begin at ``word``, one for each row.
+
+        Returns first word and number of words of those that were put; the rows that are finished have
+        nothing left.
+        """
+        begin, left = self._words.start[word], self._left[rows]
+        column = word - self._words.first[rows]
+        byte, bit = rows * self._row_bytes + (column >> 3), (column & 7).astype(np.uint64)
+        window = self._taken[byte]
+        taken = window >> bit
+        free = np.bitwise_count(~taken & (taken - np.uint64(1))).astype(np.int64)
+        until = np.minimum(begin + left, self._ended.size - 1)
+        fits = self._ended[until] - word
+        count = np.minimum(length, fits)
+        if self._lengths.whole:
+            count[free < count] = 0
+            over_budget = None
         else:
-            taken = np.logical_and.accumulate(fits & free, axis=1)
-        row, step = np.nonzero(taken)
-        self._anchor[rows[row], at[row, step]] = start[row]
-        self._left[rows] -= np.max(used * taken, axis=1, initial=0)
-        finished = self._left[rows] == 0
-        if not self._groups.whole:
+            over_budget = (fits < length) & (fits < free)
+            np.minimum(count, free, out=count)
+        put = np.flatnonzero(count > 0)
+        first, many = word[put], count[put]
+        last = first + many - 1
+        left[put] -= self._words.start[last] + self._words.size[last] - begin[put]
+        self._taken[byte[put]] = window[put] | (
+            ((np.uint64(1) << many.astype(np.uint64)) - np.uint64(1)) << bit[put]
+        )
+        if over_budget is not None:
             # A span that the budget ended is the row's last: scattered words shall not fill the rest.
-            stop = taken.sum(axis=1)
-            last = np.minimum(stop, longest - 1)
-            number = np.arange(rows.size)
-            over_budget = within[number, last] & (stop <= last) & free[number, last] & ~fits[number, last]
-            finished |= over_budget & (self._left[rows] < self._budget[rows])
-        return np.asarray(finished)
+            left[over_budget & (left < self._budget[rows])] = 0
+        self._left[rows] = left
+        return first, many
 
 
 def expand_words(words: Words, chosen: ChosenWords, max_predictions: int) -> Targets:
     """The pieces of the chosen words."""
     size = np.minimum(words.size[chosen.word], max_predictions)
-    row = words.row_of(chosen.word)
+    row = words.row[chosen.word]
     begin = words.offsets[row]
     within = np.arange(size.sum()) - np.repeat(np.cumsum(size) - size, size)
     position = np.repeat(words.start[chosen.word] - begin, size) + within
