@@ -49,7 +49,8 @@ def shuffle_in_process(
     items: list[Row],
     emit: Callable[[Row], Iterator[pa.Table]],
     reduce: Callable[[int, pa.Table], Row],
-    *_: int,
+    _buckets: int,
+    _schema: pa.Schema,
 ) -> Iterator[Row]:
     """All that is emitted, grouped by bucket."""
     tables = [table for item in items for table in emit(item) if table.num_rows]

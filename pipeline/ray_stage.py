@@ -128,7 +128,9 @@ def grouped(items: list[Row], cores: float) -> list[list[Row]]:
     """
     weights = [item.get(SIZE, GROUP_BYTES) + _ITEM_BYTES for item in items]
     total = sum(weights)
-    wanted = max(min(GROUP_BYTES, total / (_GROUPS_PER_CORE * max(1.0, cores))), total / _MAX_GROUPS)
+    # Two neighbouring groups together hold more than is wanted of one, so that the second bound keeps the number.
+    least = 2 * total / _MAX_GROUPS
+    wanted = max(min(GROUP_BYTES, total / (_GROUPS_PER_CORE * max(1.0, cores))), least)
     groups: list[list[Row]] = []
     held = 0
     for item, weight in zip(items, weights, strict=True):
@@ -168,20 +170,27 @@ def shuffle_units(
     emit: Callable[[Row], Iterator[pa.Table]],
     reduce: Callable[[int, pa.Table], Row],
     buckets: int,
+    schema: pa.Schema,
 ) -> Iterator[Row]:
     """Moves what ``emit`` yields for each item to its bucket, then reduces every bucket by itself.
 
-    Emitted tables carry an integer column ``bucket`` of ``buckets`` values at most. ``reduce`` gets the
-    rows of one bucket in no particular order, so it must not depend on it; it returns a small row.
-    Items as in `map_units`.
+    Emitted tables carry the columns of ``schema`` and an integer column ``bucket`` of ``buckets`` values at
+    most. ``reduce`` gets the rows of one bucket in no particular order, so it must not depend on it; it
+    returns a small row. Items as in `map_units`.
     """
     if not items:
         return
+    names = [name for name in schema.names if name != BUCKET]
+    moved = pa.schema([*(schema.field(name) for name in names), pa.field(BUCKET, pa.int64())])
 
     def emit_batch(batch: pa.Table) -> Iterator[pa.Table]:
+        # A task that yields nothing leaves a block without columns, and such a block cannot be put together
+        # with others: Ray Data then fails, or not, depending on which tasks have rows.
+        yield moved.empty_table()
         for group in batch[_GROUP].to_pylist():
             for item in json.loads(group):
-                yield from emit(item)
+                for table in emit(item):
+                    yield table.select(moved.names).cast(moved)
 
     def reduce_group(group: pa.Table) -> pa.Table:
         return pa.Table.from_pylist([reduce(group[BUCKET][0].as_py(), group)])

@@ -244,7 +244,7 @@ def _targets(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Findi
     words = mask_selection.find_words(candidate, joins, rows.offsets)
     before = np.concatenate([[0], np.cumsum(masked)])
     hit = before[words.start + words.size] - before[words.start]
-    row = words.row_of(np.arange(words.size.size))
+    row = words.row
     touched = np.bincount(row[hit > 0], minlength=counts.size)
     parted = np.bincount(row[(hit > 0) & (hit < words.size)], minlength=counts.size)
     single = (touched == 1) & (counts <= rules.masking.max_predictions)

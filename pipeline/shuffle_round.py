@@ -23,8 +23,8 @@ class Round:
     schema: pa.Schema
     buckets: int
 
-    def run(self, items: list[Row], emit: Emit, reduce: Reduce) -> None:
-        """Does the buckets that are not done. ``emit`` gives tables with a column ``bucket``."""
+    def run(self, items: list[Row], emit: Emit, reduce: Reduce, emitted: pa.Schema) -> None:
+        """Does the buckets not done yet. ``emit`` gives tables of ``emitted`` and a column ``bucket``."""
         done = self.folder.finished()
         pending = np.array(
             [bucket for bucket in range(self.buckets) if self._id(bucket) not in done], np.int64
@@ -43,7 +43,7 @@ class Round:
 
         if not len(pending):
             return
-        for result in shuffle_units(items, emit_pending, reduce_and_commit, len(pending)):
+        for result in shuffle_units(items, emit_pending, reduce_and_commit, len(pending), emitted):
             progress.advance(result["rows"])
         for bucket in pending.tolist():
             if self.folder.marker(self._id(bucket)) is None:  # nothing fell into it

@@ -25,10 +25,19 @@ from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_near import run_near
 from pipeline.stage_paragraphs import run_paragraphs
 from pipeline.stage_stubs import run_stubs
+from schemas.documents import DOCUMENTS
 
 ROWS_PER_BUCKET = 2_000_000
 PAGE_REASON = "duplicate"
 TEXT_REASON = "duplicate-text"
+_FROM_DOCUMENTS = ["key", "source", "lang", "page_id", "revision", "content_hash"]
+_KEYS = pa.schema(
+    [
+        *(DOCUMENTS.field(name) for name in _FROM_DOCUMENTS),
+        pa.field("unit", pa.int32(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -108,7 +117,7 @@ def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone:
         return {"documents": table.num_rows}
 
     if pending:
-        for result in shuffle_units([vars(part) for part in parts], emit, reduce, len(pending)):
+        for result in shuffle_units([vars(part) for part in parts], emit, reduce, len(pending), _KEYS):
             progress.advance(result["documents"])
         for bucket in sorted(pending):
             if folder.marker(ids[bucket]) is None:  # no document fell into it
@@ -119,8 +128,7 @@ def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone:
 
 
 def _key_columns(part: Part, gone: pa.Table | None) -> pa.Table:
-    columns = ["key", "source", "lang", "page_id", "revision", "content_hash"]
-    table = storage.parquet_file(part.uri).read(columns=columns)
+    table = storage.parquet_file(part.uri).read(columns=_FROM_DOCUMENTS)
     table = table.append_column("unit", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
     table = table.append_column("row", pa.array(np.arange(part.rows), pa.int32()))
     return table if gone is None else table.filter(pa.array(kept_rows(gone, part)))

@@ -125,7 +125,7 @@ def run_instances(
 
     if pending.any():
         for result in shuffle_units(
-            [vars(part) for part in extracted.parts], emit, reduce, int(pending.sum())
+            [vars(part) for part in extracted.parts], emit, reduce, int(pending.sum()), TOKENIZED
         ):
             progress.advance(result["tokens"])
         for slot in np.flatnonzero(pending).tolist():

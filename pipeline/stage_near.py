@@ -48,6 +48,7 @@ from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row, plain_errors
 from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
+from schemas.documents import DOCUMENTS
 
 NEAR_REASON = "near-duplicate"
 # Documents of one bucket of bands: 16 bands of 24 bytes each.
@@ -61,6 +62,14 @@ _ROW_BITS = np.uint64(32)
 WANTED = pa.schema([pa.field("row", pa.int64(), nullable=False), *EDGES])
 SKETCHES = pa.schema(
     [*EDGES, pa.field("node", pa.uint64(), nullable=False), pa.field("sketch", pa.list_(pa.uint64()))]
+)
+
+MEMBERS = pa.schema(
+    [
+        *(DOCUMENTS.field(name) for name in ("key", "lang")),
+        *(pa.field(name, pa.int32(), nullable=False) for name in ("unit", "row")),
+        *(pa.field(name, pa.uint64(), nullable=False) for name in ("node", "cluster")),
+    ]
 )
 
 U64 = npt.NDArray[np.uint64]
@@ -110,7 +119,7 @@ def _find_pairs(pairs: Round, parts: list[Part], gone: ray.ObjectRef, threshold:
             bands = band_table(_nodes(part, rows), ranks_of(keys), signatures(hashes, offsets), threshold)
             yield bands.append_column(BUCKET, pa.array(node_bucket(bands["band"], pairs.buckets)))
 
-    pairs.run(_items(parts), emit, lambda table: candidate_pairs(table.select(BANDS.names)))
+    pairs.run(_items(parts), emit, lambda table: candidate_pairs(table.select(BANDS.names)), BANDS)
 
 
 def _shingles(table: pa.Table) -> tuple[U64, npt.NDArray[np.int64]]:
@@ -135,7 +144,7 @@ def _ask_parts(wanted: Round, pairs: Round) -> None:
         return asked.sort_by([("row", "ascending"), ("left", "ascending"), ("right", "ascending")])
 
     buckets = [bucket for bucket, size in enumerate(pairs.sizes()) if size]
-    wanted.run([{"bucket": bucket} for bucket in buckets], emit, reduce)
+    wanted.run([{"bucket": bucket} for bucket in buckets], emit, reduce, WANTED)
 
 
 def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) -> None:
@@ -156,7 +165,7 @@ def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) ->
         return verified_pairs(distinct(table.select(EDGES.names)), sketch_of, threshold)
 
     asking = {bucket for bucket, size in enumerate(wanted.sizes()) if size}
-    alike.run(_items([part for part in parts if part.ordinal in asking]), emit, reduce)
+    alike.run(_items([part for part in parts if part.ordinal in asking]), emit, reduce, SKETCHES)
 
 
 def _sketch_rows(
@@ -213,7 +222,7 @@ def _star_round(
         yield edges.append_column(BUCKET, pa.array(node_bucket(edges["left"], following.buckets)))
 
     items = [{"bucket": bucket} for bucket, size in enumerate(current.sizes()) if size]
-    following.run(items, emit, lambda table: star(table.select(EDGES.names).cast(EDGES)))
+    following.run(items, emit, lambda table: star(table.select(EDGES.names).cast(EDGES)), EDGES)
 
 
 def _keep_smallest(keep: Round, parts: list[Part], clusters: pa.Table) -> None:
@@ -238,4 +247,4 @@ def _keep_smallest(keep: Round, parts: list[Part], clusters: pa.Table) -> None:
     with_members = np.unique(
         np.concatenate([clusters[side].to_numpy() for side in ("left", "right")]) >> _ROW_BITS
     ).tolist()
-    keep.run(_items([part for part in parts if part.ordinal in with_members]), emit, reduce)
+    keep.run(_items([part for part in parts if part.ordinal in with_members]), emit, reduce, MEMBERS)

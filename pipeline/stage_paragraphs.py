@@ -48,7 +48,7 @@ def run_paragraphs(
         counts = merge_paragraph_counts(table.select(PARAGRAPHS.names))
         return counts.filter(pc.greater(counts["documents"], max_documents))
 
-    counted.run([vars(part) for part in parts], emit, reduce)
+    counted.run([vars(part) for part in parts], emit, reduce, PARAGRAPHS)
     repeated = np.sort(counted.read_all()["paragraph"].to_numpy())
     return repeated, _emptied(work_uri, [*inputs, max_documents], parts, kept, repeated)
 
@@ -81,5 +81,5 @@ def _emptied(
             found = pa.table(columns, schema=LOSERS)
             yield found.append_column(BUCKET, pa.array(np.full(len(empty), part.ordinal), pa.int64()))
 
-    losers.run([vars(part) for part in parts], emit, lambda table: table.sort_by("row"))
+    losers.run([vars(part) for part in parts], emit, lambda table: table.sort_by("row"), LOSERS)
     return losers.read_all()

@@ -17,10 +17,19 @@ from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row
 from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
+from schemas.documents import DOCUMENTS
 
 STUB_REASON = "bot-stub"
 # About 100 bytes a document.
 DOCUMENTS_PER_BUCKET = 2_000_000
+SKELETONS = pa.schema(
+    [
+        pa.field("unit", pa.int32(), nullable=False),
+        pa.field("row", pa.int32(), nullable=False),
+        *(DOCUMENTS.field(name) for name in ("lang", "key")),
+        pa.field("skeleton", pa.uint64(), nullable=False),
+    ]
+)
 
 
 def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table, limit: int) -> pa.Table:
@@ -40,7 +49,8 @@ def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Tabl
                     "lang": table["lang"],
                     "key": table["key"],
                     "skeleton": pa.array(skeletons(table)),
-                }
+                },
+                schema=SKELETONS,
             )
             found = found.filter(pc.not_equal(found["skeleton"], pa.scalar(0, pa.uint64())))
             yield found.append_column(BUCKET, pa.array(node_bucket(found["skeleton"], buckets)))
@@ -51,5 +61,5 @@ def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Tabl
         beyond = beyond.append_column("reason", reasons).select(LOSERS.names)
         return beyond.sort_by([("unit", "ascending"), ("row", "ascending")])
 
-    losers.run([vars(part) for part in parts], emit, reduce)
+    losers.run([vars(part) for part in parts], emit, reduce, SKELETONS)
     return losers.read_all()

@@ -135,7 +135,8 @@ def _count(config: BuildConfig, stage: StageFolder, extracted: Extracted, dedupl
 
     if not len(pending):
         return
-    for result in shuffle_units([vars(part) for part in extracted.parts], emit, reduce, len(pending)):
+    parts = [vars(part) for part in extracted.parts]
+    for result in shuffle_units(parts, emit, reduce, len(pending), WORD_COUNTS):
         progress.advance(result["words"])
     for bucket in pending.tolist():
         if stage.marker(ids[bucket]) is None:  # no word fell into it

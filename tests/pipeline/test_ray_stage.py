@@ -12,6 +12,9 @@ from pipeline.ray_stage import BUCKET, GROUP_BYTES, SIZE, grouped, map_units, pe
 from schemas.errors import InputError, StorageError
 from tests.ray_cluster import RayCluster
 
+BARE = pa.schema([])
+NUMBERS = pa.schema([pa.field("number", pa.int64())])
+
 
 class Stage:
     """Fails with each of ``errors`` in turn, then succeeds."""
@@ -83,7 +86,7 @@ def test_an_expected_error_of_a_task_comes_out_as_itself(ray_session: RayCluster
     def give(_bucket: int, _table: pa.Table) -> dict[str, int]:
         return {"rows": 1}
 
-    for results in (map_units([{"a": 1}], fail), shuffle_units([{"a": 1}], fail_to_emit, give, 1)):
+    for results in (map_units([{"a": 1}], fail), shuffle_units([{"a": 1}], fail_to_emit, give, 1, BARE)):
         with pytest.raises(StorageError, match=r"^/disk/part\.parquet: write: No space left on device$"):
             list(results)
 
@@ -124,5 +127,25 @@ def test_every_item_of_a_group_gives_its_result(ray_session: RayCluster) -> None
     def add_up(bucket: int, table: pa.Table) -> dict[str, int]:
         return {"bucket": bucket, "sum": sum(table["number"].to_pylist())}
 
-    sums = {row["bucket"]: row["sum"] for row in shuffle_units(items, emit, add_up, 3)}
+    sums = {row["bucket"]: row["sum"] for row in shuffle_units(items, emit, add_up, 3, NUMBERS)}
     assert sums == {bucket: sum(range(bucket, 50, 3)) for bucket in range(3)}
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("buckets", [1, 2, 3, 7])
+@pytest.mark.parametrize("giving", [{0}, {3}, {1, 2}, {0, 3}, set()], ids=str)
+def test_tasks_that_emit_nothing_do_not_break_the_others(
+    ray_session: RayCluster, giving: set[int], buckets: int
+) -> None:
+    """A build that goes on with a few buckets has units without a row for them: some, all, first or last."""
+
+    def emit(item: dict[str, int]) -> Iterator[pa.Table]:
+        if item["number"] in giving:
+            yield pa.table({BUCKET: list(range(buckets)), "number": [item["number"]] * buckets})
+
+    def add_up(bucket: int, table: pa.Table) -> dict[str, int]:
+        return {"bucket": bucket, "sum": sum(table["number"].to_pylist())}
+
+    items = [{"number": number} for number in range(4)]
+    sums = {row["bucket"]: row["sum"] for row in shuffle_units(items, emit, add_up, buckets, NUMBERS)}
+    assert sums == ({bucket: sum(giving) for bucket in range(buckets)} if giving else {})
