@@ -214,6 +214,7 @@ def run_build(
             break
         if build.starts > kills + 12:
             build.problems.append(f"still failing after {build.starts} starts, last status {status}")
+            print(log.read_text(errors="replace")[-6000:], file=sys.stderr)
             break
     _check_markers(build)
     build.seconds = time.monotonic() - began

@@ -128,7 +128,7 @@ def grouped(items: list[Row], cores: float) -> list[list[Row]]:
     """
     weights = [item.get(SIZE, GROUP_BYTES) + _ITEM_BYTES for item in items]
     total = sum(weights)
-    # Two neighbouring groups together hold more than is wanted of one, so that the second bound keeps the number.
+    # Two neighbouring groups together hold more than is wanted of one, which bounds their number.
     least = 2 * total / _MAX_GROUPS
     wanted = max(min(GROUP_BYTES, total / (_GROUPS_PER_CORE * max(1.0, cores))), least)
     groups: list[list[Row]] = []

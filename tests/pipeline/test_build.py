@@ -125,6 +125,22 @@ def test_a_second_run_changes_nothing_and_does_nothing_again(corpus: Path) -> No
     assert {path: path.stat().st_mtime_ns for path in (corpus / "work").rglob("*")} == work
 
 
+@pytest.mark.parametrize("slot", ["validation-00000", "train-p01-00000"])
+def test_a_single_unfinished_slot_is_made_again_to_the_byte(corpus: Path, slot: str) -> None:
+    """Most units have no document for the one slot that is left, and must not disturb those that have."""
+    before = {path: path.read_bytes() for path in corpus.rglob("*.parquet")}
+    manifest = (corpus / "manifest.json").read_bytes()
+    made = [path for path in before if path.stem == slot]
+    markers = list((corpus / "work").glob(f"instances-*/{slot}.done.json"))
+    assert len(made) == 2
+    assert len(markers) == 1
+    for path in (*made, *markers, corpus / "manifest.json"):
+        path.unlink()
+    build(validate(BuildConfig, builds.config(corpus), "test"))
+    assert {path: path.read_bytes() for path in corpus.rglob("*.parquet")} == before
+    assert (corpus / "manifest.json").read_bytes() == manifest
+
+
 def test_another_config_on_the_same_output_is_refused(corpus: Path) -> None:
     changed = validate(BuildConfig, builds.config(corpus, seed=8), "test")
     with pytest.raises(ConfigError, match=r"another config \(differs in seed\)"):
