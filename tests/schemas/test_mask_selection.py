@@ -28,8 +28,8 @@ def plainly(words: Words, budget: list[int], lengths: GroupLengths, limit: int) 
     """Word -> first word of its group, by the rule's own words."""
     taken: dict[int, int] = {}
     low = (1 << int(words.count.max()).bit_length()) - 1
-    for row, given in enumerate(budget):
-        first, count, left = int(words.first[row]), int(words.count[row]), given
+    for row, allowed in enumerate(budget):
+        first, count, left = int(words.first[row]), int(words.count[row]), allowed
         bits = stream(lengths.keys[row], np.arange(count)).tolist()
         order = [first + column for column in sorted(range(count), key=lambda at: bits[at] & ~low | at)]
         mine: dict[int, int] = {}
@@ -51,9 +51,9 @@ def plainly(words: Words, budget: list[int], lengths: GroupLengths, limit: int) 
                 continue
             mine |= dict.fromkeys(fitting, word)
             left -= used
-            if left == 0 or (ended and left < given):
+            if left == 0 or (ended and left < allowed):
                 break
-        if given and count and not mine:
+        if allowed and count and not mine:
             small = next((word for word in order if words.size[word] <= limit), order[0])
             mine = {small: small}
         taken |= mine
