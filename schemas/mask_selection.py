@@ -249,9 +249,15 @@ class _Groups:
             if active.size == 0:
                 break
             tried, there = self._order.tried(active, begin, begin + _GROUPS)
-            length = self._lengths.draw(active, words.start[tried] - words.offsets[active], words.run[tried])
+            start = words.start[tried]
+            length = self._lengths.draw(active, start - words.offsets[active], words.run[tried])
             length[~there] = 0
-            groups += [self._place(active, *one) for one in zip(tried, length, strict=True)]
+            column = tried - words.first[active]
+            byte, bit = active * self._row_bytes + (column >> 3), (column & 7).astype(np.uint64)
+            left, budget = self._left[active], self._budget[active]
+            for step in zip(tried, start, length, byte, bit, strict=True):
+                groups.append(self._place(_Tried(*step), left, budget))
+            self._left[active] = left
         anchor = np.full(words.size.size, -1, np.int32)
         if groups:
             first, count = (np.concatenate(column) for column in zip(*groups, strict=True))
@@ -259,39 +265,48 @@ class _Groups:
             anchor[anchors + np.arange(anchors.size) - np.repeat(np.cumsum(count) - count, count)] = anchors
         return anchor
 
-    def _place(self, rows: Ints, word: Ints, length: Ints) -> tuple[Ints, Ints]:
-        """Put groups of up to ``length`` words that begin at ``word``, one for each row.
+    def _place(self, tried: "_Tried", left: Ints, budget: Ints) -> tuple[Ints, Ints]:
+        """Put one group for each row, and take its pieces from what is ``left`` of the row's ``budget``.
 
-        Returns first word and number of words of those that were put; the rows that are finished have
+        Returns first word and number of words of those that were put. A row that is finished has
         nothing left.
         """
-        begin, left = self._words.start[word], self._left[rows]
-        column = word - self._words.first[rows]
-        byte, bit = rows * self._row_bytes + (column >> 3), (column & 7).astype(np.uint64)
-        window = self._taken[byte]
-        taken = window >> bit
-        free = np.bitwise_count(~taken & (taken - np.uint64(1))).astype(np.int64)
-        until = np.minimum(begin + left, self._ended.size - 1)
-        fits = self._ended[until] - word
-        count = np.minimum(length, fits)
+        window = self._taken[tried.byte]
+        taken = window >> tried.bit
+        # Zeros below the lowest bit that is set.
+        free = np.bitwise_count(~taken & (taken - np.uint64(1)))
+        fits = self._ended[np.minimum(tried.start + left, self._ended.size - 1)] - tried.word
+        count = np.minimum(tried.length, fits)
         if self._lengths.whole:
             count[free < count] = 0
             over_budget = None
         else:
-            over_budget = (fits < length) & (fits < free)
+            over_budget = (fits < tried.length) & (fits < free)
             np.minimum(count, free, out=count)
         put = np.flatnonzero(count > 0)
-        first, many = word[put], count[put]
+        first, many = tried.word[put], count[put]
         last = first + many - 1
-        left[put] -= self._words.start[last] + self._words.size[last] - begin[put]
-        self._taken[byte[put]] = window[put] | (
-            ((np.uint64(1) << many.astype(np.uint64)) - np.uint64(1)) << bit[put]
-        )
+        left[put] -= self._words.start[last] + self._words.size[last] - tried.start[put]
+        ones = (np.uint64(1) << many.astype(np.uint64)) - np.uint64(1)
+        self._taken[tried.byte[put]] = window[put] | (ones << tried.bit[put])
         if over_budget is not None:
             # A span that the budget ended is the row's last: scattered words shall not fill the rest.
-            left[over_budget & (left < self._budget[rows])] = 0
-        self._left[rows] = left
+            left[over_budget & (left < budget)] = 0
         return first, many
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """A word of each row at which a group may begin."""
+
+    word: Ints
+    start: Ints
+    """First piece of the word."""
+    length: Ints
+    """Words that the group would have."""
+    byte: Ints
+    bit: U64
+    """Where the word's bit is."""
 
 
 def expand_words(words: Words, chosen: ChosenWords, max_predictions: int) -> Targets:

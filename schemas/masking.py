@@ -43,6 +43,8 @@ Segmenter = Callable[[Ids, Offsets], Flags]
 _SELECTION, _LENGTH, _REPLACEMENT, _PIECE = 1, 2, 3, 4
 # Elements of the rectangle rows x longest row that one step holds, so that it stays in the cache.
 _BLOCK_CELLS = 1 << 18
+# Groups are put one a row and step, so that a step needs more rows to be worth its calls.
+_BLOCK_CELLS_OF_GROUPS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ def mask_rows(
     rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None = None
 ) -> MaskedRows:
     """Choose and replace targets in every row. A row without a piece to predict gets no target."""
-    parts = [_mask_block(block, rule, vocabulary, segmenter) for block in _blocks(rows)]
+    cells = _BLOCK_CELLS_OF_GROUPS if rule.unit in ("span", "ngram") else _BLOCK_CELLS
+    parts = [_mask_block(block, rule, vocabulary, segmenter) for block in _blocks(rows, cells)]
     if not parts:
         empty = np.zeros(0, np.int32)
         return MaskedRows(rows.ids.copy(), empty, np.zeros(1, np.int64), empty)
@@ -174,12 +177,12 @@ def offsets_of(lengths: npt.NDArray[np.integer]) -> Offsets:
     return offsets
 
 
-def _blocks(rows: Rows) -> Iterator[Rows]:
+def _blocks(rows: Rows, cells: int) -> Iterator[Rows]:
     count = rows.keys.size
     if count == 0:
         return
     offsets = rows.offsets
-    step = max(1, _BLOCK_CELLS // max(1, int(np.diff(offsets).max())))
+    step = max(1, cells // max(1, int(np.diff(offsets).max())))
     for start in range(0, count, step):
         stop = min(start + step, count)
         ids = rows.ids[offsets[start] : offsets[stop]]
