@@ -1,10 +1,14 @@
-"""Seconds of every stage of a build on one core and on two, by the clock: run it on a machine that is idle.
+r"""Seconds of every stage of a build on one core and on two, by the clock: run it on a machine that is idle.
 
-    python benchmarks/stage_scaling.py configs/demo.yaml --copies 8 --write
+    python -m benchmarks.stage_scaling configs/demo.yaml --dumps 'FOLDER/*-multistream.xml.bz2' --copies 32 \
+        --text FOLDER/english.jsonl.zst --megabytes 150 --write
 
-Starting tasks is a large share of a small build. --copies reads every source so many times under other names,
-without dropping equal documents, so that there is work for minutes. --write keeps seconds and ratios in
-bertmill/rates.json, from where benchmarks/write_scaling.py puts them into docs/scaling.md.
+--dumps are read by a build that is ended after extract, --copies times each under other names: there is no
+real dump of the size that could be had, and copies are as much work. --text holds documents (`text`, `lang`),
+all of them different, which a whole build reads in --files pieces, with exact and near dedup: there copies
+would not do. Without the two, the sources of the config are read, --copies times, then without exact dedup.
+--write keeps seconds and ratios in bertmill/rates.json, from where benchmarks/write_scaling.py puts them into
+docs/scaling.md.
 """
 
 import argparse
@@ -15,9 +19,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from benchmarks.texts import records
+from cluster import storage
 from cluster.config_file import load_config
 from pipeline.config import BuildConfig
 
@@ -25,6 +32,16 @@ ROOT = Path(__file__).resolve().parents[1]
 RATES = ROOT / "bertmill" / "rates.json"
 _BEGINS = re.compile(r" ([\w-]+): \d+ units to do")
 _ENDS = re.compile(r" ([\w-]+): .*, took ")
+
+
+@dataclass(frozen=True)
+class Work:
+    """A build to time: its ``--field=value`` arguments, and the stage after which it is ended, if any."""
+
+    arguments: tuple[str, ...]
+    until: str = ""
+    suffix: str = ""
+    """What follows the stages' names in the table."""
 
 
 def copied(config: str, copies: int) -> list[str]:
@@ -39,10 +56,41 @@ def copied(config: str, copies: int) -> list[str]:
     return [f"--sources={json.dumps(sources)}", "--dedup.exact=false"]
 
 
-def stage_seconds(config: str, cores: int, copies: int = 1) -> dict[str, float]:
-    """Seconds between the first and the last line of every stage of a fresh build."""
+def of_dumps(pattern: str, copies: int) -> Work:
+    """Extract of ``copies`` of every dump."""
+    paths = storage.expand_glob(pattern)
+    if not paths:
+        raise SystemExit(f"{pattern}: no such file")
+    sources = [
+        {"name": f"dump-{file}-{number}", "kind": "wikimedia", "paths": [path]}
+        for file, path in enumerate(paths)
+        for number in range(copies)
+    ]
+    return Work((f"--sources={json.dumps(sources)}",), "extract", " (wikitext)")
+
+
+def of_text(path: Path, folder: Path, megabytes: float, files: int) -> Work:
+    """A whole build of the documents of ``path``, which are written to ``files`` files first."""
+    folder.mkdir()
+    read, handles = 0, [(folder / f"{number:03d}.jsonl").open("w") for number in range(files)]
+    for number, record in enumerate(records(path)):
+        handles[number % files].write(json.dumps(record) + "\n")
+        read += len(record["text"].encode())
+        if read >= megabytes * 1e6:
+            break
+    for handle in handles:
+        handle.close()
+    source = {"name": "text", "kind": "jsonl", "paths": [f"{folder}/*.jsonl"]}
+    unit = -(-sum(file.stat().st_size for file in folder.iterdir()) // files)
+    words = (f"--sources={json.dumps([source])}", "--dedup.near=true", f"--extraction.unit_bytes={unit}")
+    return Work(words, "instances")
+
+
+def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
+    """Seconds from the first to the last line of every stage of a fresh build; dedup is one."""
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
-    with tempfile.TemporaryDirectory() as folder:
+    # A build that was ended may still have a worker that writes.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         words = [
             "pipeline/build_corpus.py",
             "--config",
@@ -50,7 +98,7 @@ def stage_seconds(config: str, cores: int, copies: int = 1) -> dict[str, float]:
             "--cpus",
             str(cores),
             f"--output={folder}/corpus",
-            *copied(config, copies),
+            *work.arguments,
         ]
         process = subprocess.Popen(
             [sys.executable, *words], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
@@ -62,10 +110,25 @@ def stage_seconds(config: str, cores: int, copies: int = 1) -> dict[str, float]:
             if begins:
                 begun[begins[1]] = time.monotonic()
             elif ends:
-                found[ends[1]] = time.monotonic() - begun[ends[1]]
-        if process.wait() != 0:
+                stage = ends[1].partition("-")[0]
+                found[stage] = found.get(stage, 0.0) + time.monotonic() - begun[ends[1]]
+                if stage == work.until:
+                    process.terminate()
+        if process.wait() != 0 and work.until not in found:
             raise SystemExit(f"the build ended with {process.returncode}")
-    return found
+    return {name + work.suffix: seconds for name, seconds in found.items()}
+
+
+def _told(arguments: argparse.Namespace) -> str:
+    """The arguments as they stand in the document, files by name."""
+    words = [arguments.config]
+    if arguments.dumps:
+        words.append(f"--dumps {arguments.dumps.rpartition('/')[2]}")
+    if arguments.copies > 1:
+        words.append(f"--copies {arguments.copies}")
+    if arguments.text:
+        words.append(f"--text {arguments.text.name} --megabytes {arguments.megabytes:g}")
+    return " ".join(words)
 
 
 def main() -> None:
@@ -75,9 +138,25 @@ def main() -> None:
     )
     parser.add_argument("config")
     parser.add_argument("--copies", type=int, default=1)
+    parser.add_argument("--dumps", metavar="GLOB")
+    parser.add_argument("--text", type=Path, metavar="FILE", help=".jsonl.zst or .jsonl.xz")
+    parser.add_argument("--megabytes", type=float, default=150, help="of the text")
+    parser.add_argument("--files", type=int, default=48, help="pieces of the text")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    one, two = (stage_seconds(arguments.config, cores, arguments.copies) for cores in (1, 2))
+    with tempfile.TemporaryDirectory() as folder:
+        todo = []
+        if arguments.dumps:
+            todo.append(of_dumps(arguments.dumps, arguments.copies))
+        if arguments.text:
+            text = Path(folder) / "text"
+            todo.append(of_text(arguments.text, text, arguments.megabytes, arguments.files))
+        if not todo:
+            todo.append(Work(tuple(copied(arguments.config, arguments.copies))))
+        one, two = ({}, {})  # type: dict[str, float], dict[str, float]
+        for work in todo:
+            one |= stage_seconds(arguments.config, 1, work)
+            two |= stage_seconds(arguments.config, 2, work)
     speedup = {name: round(one[name] / two[name], 2) for name in one if name in two}
     print("| stage | 1 core | 2 cores | ratio |\n|---|---|---|---|")
     for name, ratio in speedup.items():
@@ -85,7 +164,7 @@ def main() -> None:
     if arguments.write:
         rates, day = json.loads(RATES.read_text()), datetime.now(UTC).date().isoformat()
         rates["build"]["two_core_speedup"] = {
-            "measured": f"`stage_scaling.py {arguments.config} --copies {arguments.copies}`, {day}",
+            "measured": f"`stage_scaling.py {_told(arguments)}`, {day}",
             "seconds": {name: [round(one[name], 1), round(two[name], 1)] for name in speedup},
             "ratios": speedup,
         }

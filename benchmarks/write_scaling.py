@@ -64,7 +64,7 @@ def cores_table() -> str:
     """Seconds of each stage on one core and on two, as measured."""
     found = load_rates()["build"]["two_core_speedup"]
     if not found:
-        return "Not measured yet: `python benchmarks/stage_scaling.py configs/demo.yaml --copies 8 --write`."
+        return "Not measured yet."
     rows = [
         [name, f"{one:.1f} s", f"{two:.1f} s", f"{found['ratios'][name]:.2f}"]
         for name, (one, two) in found["seconds"].items()
