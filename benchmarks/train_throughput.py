@@ -31,7 +31,8 @@ from schemas.shards import SHARD
 from tests.trainer.synthetic import FIRST_WORD, LANGUAGES, manifest, set_entry, shard_entry, vocabulary
 from trainer.config import TrainConfig
 from trainer.flops import peak_flops, training_flops
-from trainer.loop import Hooks, train
+from trainer.hooks import Hooks
+from trainer.loop import train
 from trainer.model_config import ModelConfig
 from trainer.ranks import alone, join_torchrun, pick_device
 

@@ -10,7 +10,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
@@ -27,6 +26,7 @@ from trainer.checkpoint_parts import PartWriter
 from trainer.config import TrainConfig
 from trainer.evaluate import evaluate
 from trainer.flops import peak_flops, training_flops
+from trainer.hooks import CommitNews, Hooks
 from trainer.metrics import Meter, Record, RunLog, figures
 from trainer.optim import set_learning_rate, skip_step
 from trainer.plan import StepPlan
@@ -41,22 +41,6 @@ log = logging.getLogger(__name__)
 _DROPOUT = key_from_text("trainer.loop", "dropout")
 # Of the pairs, those with the rarer label; below it the labels are worth a warning.
 _LEAST_SHARE = 0.05
-
-
-def _never() -> bool:
-    return False
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """What a launcher lends the loop."""
-
-    stop_wanted: Callable[[], bool] = _never
-    """Asked at every step; true when this process has been told to end."""
-    drained: Callable[[], bool] = _never
-    """Asked by all ranks together, every ``logging.every_steps`` steps; true when a node will go away."""
-    echo: Callable[[Record], None] | None = None
-    """Gets every record of the log of rank 0."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +123,7 @@ class Trainer:
             self.saver = PartWriter(self.run_uri, suffix, self.ranks.rank, self.ranks.world_size)
             cleanup.callback(self.saver.close)
         self.taken_over: str | None = found
+        self.news = CommitNews(self.run_uri, suffix, self.store, self.hooks)
         if found is not None:
             # Rank 0 has read every byte of it already.
             checkpoint = verified or open_checkpoint(found)
@@ -189,6 +174,7 @@ class Trainer:
         self.meter = Meter(len(self.data.corpus.languages), self.ranks.device)
         self.saved_at = begun = time.monotonic()
         tokens, stop = self.position.tokens, False
+        self.news.tell(self.taken_over, self.position.step)
         while self.position.step < total and not stop:
             batches = self._read(self.position.step)
             self.starting.mark("seek")
@@ -245,10 +231,12 @@ class Trainer:
             int(drained or self.hooks.stop_wanted()),
             int(late),
             int(self._error is not None),
+            self.news.word(),
         ]
-        masked, labelled, stop, save, failed = self.ranks.sum_on_host(words)
+        masked, labelled, stop, save, failed, committed = self.ranks.sum_on_host(words)
         if failed:
             self.ranks.fail_together(self._error)
+        self.news.heard(committed)
         due = settings.every_steps is not None and step % settings.every_steps == 0
         totals = [masked, labelled, batches.global_tokens if batches else 0]
         return self.ranks.to_device(totals), stop > 0, save > 0 or due
@@ -386,15 +374,18 @@ class Trainer:
             self.log.event("saving", step=self.position.step)
 
     def _finish(self, stopped: bool) -> str | None:
-        """Waits on all ranks for the last checkpoint; its URI on rank 0."""
+        """Waits on all ranks for the last checkpoint; its URI."""
         committed: str | None = self.taken_over
+        step = self.resumed_from
         if self.store is not None:
             try:
                 self.store.close()
             except CheckpointError as error:
                 self._error = self._error or error
             if self.store.last_committed is not None:
-                committed = self.store.last_committed.uri
+                committed, step = self.store.last_committed.uri, self.store.last_committed.step
         self.ranks.fail_together(self._error)
+        committed, step = self.ranks.from_first((committed, step))
+        self.news.tell(committed, step)
         self.log.event("stopped" if stopped else "finished", step=self.position.step, checkpoint=committed)
         return committed

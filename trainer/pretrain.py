@@ -22,7 +22,8 @@ from cluster.job_paths import lasting
 from schemas.errors import BertmillError
 from trainer import stopping
 from trainer.config import TrainConfig
-from trainer.loop import Hooks, train
+from trainer.hooks import Hooks
+from trainer.loop import train
 from trainer.progress import Progress, show_outcome, show_plan
 from trainer.ranks import alone, join_torchrun, pick_device
 

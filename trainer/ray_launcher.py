@@ -1,11 +1,12 @@
 """Runs the ranks under Ray Train, which starts them again when a process or a node dies.
 
-Checkpoints are ours alone (trainer/checkpoint.py). They are not registered with Ray Train: it would
-refuse to start once one of those it remembers is gone, and it cannot pass over a damaged one. Ray's own
-record of the run, below RUN/ray, holds nothing that a restart needs.
+Checkpoints are ours (trainer/checkpoint.py); Ray Train is told where those that are committed lie, without an
+upload. A restart asks our manifests and not Ray, which cannot pass over a damaged checkpoint; how Ray's own
+record of the run is kept from standing in the way is in trainer/ray_storage.py.
 """
 
 import logging
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -15,21 +16,32 @@ from typing import Any
 
 import ray
 import torch
-from ray.train import FailureConfig, RunConfig, ScalingConfig
+from ray.train import (
+    Checkpoint,
+    CheckpointConfig,
+    CheckpointUploadMode,
+    FailureConfig,
+    Result,
+    RunConfig,
+    ScalingConfig,
+)
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from cluster import storage
 from cluster.metrics import TrainingMetrics
 from cluster.ray_connection import connect
 from schemas.errors import BertmillError, StorageError
 from trainer import stopping
 from trainer.config import TrainConfig
-from trainer.loop import Hooks, run_uri, train
+from trainer.hooks import Hooks
+from trainer.loop import run_uri, train
 from trainer.metrics import Record
 from trainer.prepare import preflight
 from trainer.ranks import joined
+from trainer.ray_storage import filesystem_of
+
+_COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 
 
 class Switchboard:
@@ -89,11 +101,25 @@ def launch(config: TrainConfig, progress: Callable[[Record], None]) -> dict[str,
 
     Raises BertmillError for what no restart could mend, StorageError when the restarts are used up.
     """
+    outcome: dict[str, Any] = fit(config, progress).return_value
+    if "error" in outcome:
+        raise BertmillError(outcome["error"])
+    return outcome
+
+
+def fit(config: TrainConfig, progress: Callable[[Record], None]) -> Result:
+    """The training as Ray sees it: ``return_value`` is the outcome or an error, ``checkpoint`` the last one.
+
+    Raises BertmillError before the begin, StorageError when the restarts are used up.
+    """
     preflight(config)
     workers = config.workers
     connect()
+    # Ray's own collectives would wait for a rank that hangs for ever.
+    os.environ[_COLLECTIVE_TIMEOUT] = str(workers.collective_timeout_seconds)
     logging.getLogger("ray.train").setLevel(logging.WARNING)
     board = Switchboard.on_this_node()
+    filesystem, path = filesystem_of(config.run.storage)
     trainer = TorchTrainer(
         work,
         train_loop_config={"config": config.model_dump(mode="json"), "board": board},
@@ -105,19 +131,17 @@ def launch(config: TrainConfig, progress: Callable[[Record], None]) -> dict[str,
         ),
         run_config=RunConfig(
             name=config.run.name,
-            storage_path=storage.join(run_uri(config), "ray"),
+            storage_path=path,
+            storage_filesystem=filesystem,
+            checkpoint_config=CheckpointConfig(num_to_keep=config.checkpoints.keep),
             failure_config=FailureConfig(max_failures=workers.max_failures),
         ),
     )
     with _Listener(board, progress):
         try:
-            result = trainer.fit()
+            return trainer.fit()
         except ray.train.TrainingFailedError as error:
             raise StorageError(f"{run_uri(config)}: training failed: {_cause(error)}") from error
-    outcome: dict[str, Any] = result.return_value
-    if "error" in outcome:
-        raise BertmillError(outcome["error"])
-    return outcome
 
 
 class _Listener:
@@ -173,7 +197,8 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
     try:
         with TrainingMetrics(config.run.name) as metrics:
             board = _Board(settings["board"], metrics, first=ranks.rank == 0)
-            outcome = train(config, ranks, Hooks(board.stop_wanted, drained=drain, echo=board.say))
+            hooks = Hooks(board.stop_wanted, drained=drain, echo=board.say, committed=register)
+            outcome = train(config, ranks, hooks)
     except StorageError:
         raise
     except BertmillError as error:
@@ -183,6 +208,17 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
         # counted apart from failures; a wish to stop that came as well is heard by the next group.
         raise NodeLeavesError(f"step {outcome.step} is saved; going on without the node that leaves")
     return asdict(outcome)
+
+
+def register(uri: str, step: int) -> None:
+    """Lets Ray Train know a committed checkpoint where it lies; all ranks together."""
+    place = ray.train.get_context().get_storage()
+    path = filesystem_of(uri)[1]
+    ray.train.report(
+        {"step": step},
+        checkpoint=Checkpoint(path, filesystem=place.storage_filesystem),
+        checkpoint_upload_mode=CheckpointUploadMode.NO_UPLOAD,
+    )
 
 
 class _Board:

@@ -16,7 +16,8 @@ from tests.trainer.runs import TINY, phase, train_config
 from tests.trainer.synthetic import LANGUAGES, write_corpus
 from trainer.config import TrainConfig
 from trainer.history import History, read_history
-from trainer.loop import Hooks, train
+from trainer.hooks import Hooks
+from trainer.loop import train
 from trainer.ranks import alone
 
 

@@ -11,7 +11,8 @@ from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import SPECIAL_IDS, invented_rows, manifest, set_entry, write_corpus, write_shard
 from tests.trainer.test_batches import rows_of
 from trainer.config import TrainConfig
-from trainer.loop import Hooks, train
+from trainer.hooks import Hooks
+from trainer.loop import train
 from trainer.prepare import open_data
 from trainer.ranks import Ranks, alone
 

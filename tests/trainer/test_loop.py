@@ -12,7 +12,8 @@ from tests.trainer.synthetic import write_corpus
 from tests.trainer.test_corpus import corpus_of
 from trainer.checkpoint import latest_verified
 from trainer.config import TrainConfig
-from trainer.loop import Hooks, Trainer, train
+from trainer.hooks import Hooks
+from trainer.loop import Trainer, train
 from trainer.ranks import alone
 
 

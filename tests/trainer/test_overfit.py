@@ -8,7 +8,8 @@ import pytest
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
-from trainer.loop import Hooks, Trainer
+from trainer.hooks import Hooks
+from trainer.loop import Trainer
 from trainer.ranks import alone
 
 MODEL = {

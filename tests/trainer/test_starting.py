@@ -14,7 +14,8 @@ from tests.trainer.runs import History, train_config, write_config
 from tests.trainer.synthetic import write_corpus
 from trainer import loop
 from trainer.config import TrainConfig
-from trainer.loop import Hooks, train
+from trainer.hooks import Hooks
+from trainer.loop import train
 from trainer.progress import Progress
 from trainer.ranks import alone
 from trainer.starting import use_compile_cache

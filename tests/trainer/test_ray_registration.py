@@ -1,0 +1,107 @@
+"""Ray Train knows our committed checkpoints, and knows them where they lie."""
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.trainer.runs import History, phase, train_config, wait_until
+from tests.trainer.synthetic import write_corpus
+from trainer import hooks
+from trainer.checkpoint_format import scan
+from trainer.config import TrainConfig
+from trainer.hooks import Hooks
+from trainer.loop import train
+from trainer.ranks import alone
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_corpus(tmp_path_factory.mktemp("corpus"), shard_rows=(100, 90, 66), lengths=(32,))
+
+
+def config_of(folder: Path, manifest: Path, steps: int, timeout: float = 60) -> TrainConfig:
+    workers = {"num_workers": 2, "collective_timeout_seconds": timeout}
+    config = train_config(folder, manifest, phases=[phase(32, 16, 128, steps=steps)], workers=workers)
+    config["run"]["accept_changes"] = ["phases"]
+    return TrainConfig.model_validate(config)
+
+
+def told(config: TrainConfig) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    train(config, alone(), Hooks(committed=lambda uri, step: found.append((uri, step))))
+    return found
+
+
+def test_a_launcher_is_told_of_commits(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "runs" / "run"
+    # Ten seconds have not passed when the run ends, but the last one is always told.
+    first = told(config_of(tmp_path, manifest, 10))
+    assert [step for _, step in first][-1] == 10
+    monkeypatch.setattr(hooks, "_SECONDS_BETWEEN", 0.0)
+    second = told(config_of(tmp_path, manifest, 300))
+    steps = [step for _, step in second]
+    assert steps[0] == 10
+    assert steps[-1] == 300
+    assert len(steps) > 3
+    assert steps == sorted(set(steps))
+    assert second[-1] == (scan(str(run))[0].uri, 300)
+    assert all(Path(uri).name.startswith(f"step-{step:08d}.") for uri, step in first + second)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_ray_knows_the_last_checkpoint(ray_session: object, tmp_path: Path, manifest: Path) -> None:
+    from trainer.ray_launcher import fit
+
+    run, said = tmp_path / "runs" / "run", list[object]()
+    for steps in (12, 30):
+        # The second job begins although nothing is left of the first one's older checkpoints.
+        result = fit(config_of(tmp_path, manifest, steps), said.append)
+        folder = scan(str(run))[0]
+        assert folder.step == steps
+        assert result.checkpoint is not None
+        assert result.checkpoint.path == folder.uri
+        assert result.metrics == {"step": steps}
+        assert result.return_value["checkpoint"] == folder.uri
+        with result.checkpoint.as_directory() as copy:
+            assert json.loads((Path(copy) / "MANIFEST.json").read_text())["step"] == steps
+        assert result.best_checkpoints
+        assert len(result.best_checkpoints) <= 3
+        record = json.loads((run / "checkpoint_manager_snapshot.json").read_text())
+        assert record["latest_checkpoint_result"]["metrics"] == {"step": steps}
+    assert len(scan(str(run))) == 3
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_frozen_worker_is_given_up_in_the_time_set(
+    ray_session: object, tmp_path: Path, manifest: Path
+) -> None:
+    """Whether the others wait in a collective of ours or of Ray's: they ask Ray in every step here."""
+    from trainer.ray_launcher import fit
+
+    run = tmp_path / "runs" / "run"
+    frozen: list[int] = []
+
+    def freeze() -> None:
+        wait_until(lambda: len(History(run).events("samples")) >= 40)
+        (pid,) = (event["process"] for event in History(run).events("started") if event["rank"] == 1)
+        os.kill(pid, signal.SIGSTOP)
+        frozen.append(pid)
+
+    thread = threading.Thread(target=freeze)
+    thread.start()
+    result = fit(config_of(tmp_path, manifest, 400, timeout=10), lambda record: None)
+    thread.join()
+    history = History(run)
+    assert sorted(history.samples()) == list(range(400))
+    assert len(history.steps_of_attempts()) == 2
+    assert result.checkpoint is not None
+    assert result.checkpoint.path == scan(str(run))[0].uri
+    assert not Path(f"/proc/{frozen[0]}").exists()

@@ -1,0 +1,146 @@
+"""The run's storage as Ray Train sees it, so that it can know our checkpoints and do them no harm.
+
+Ray Train takes a checkpoint that it did not upload only if it lies below the folder of its own record of
+the run, and treats that record as the truth: a new job refuses to start once a checkpoint in the record is
+gone, one that Ray forgets is deleted, and a record that cannot be written ends the workers. Here the record
+is written for people and never read again, nothing is deleted, and a write that fails is logged. Reads and
+writes go through cluster/storage.py, with its retries.
+"""
+
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from cluster import local_files, storage
+from schemas.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+_RECORD = "checkpoint_manager_snapshot.json"
+
+
+def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
+    """A filesystem for Ray's RunConfig, and the path of the folder ``uri`` on it, as Ray would name it."""
+    scheme = storage.scheme(uri)
+    path = str(local_files.path_of(uri)) if scheme == "file" else uri.partition("://")[2]
+    return fs.PyFileSystem(RunStorage(scheme)), path.rstrip("/")
+
+
+class RunStorage(fs.FileSystemHandler):  # type: ignore[misc]
+    """Files of one scheme; folders are whatever has files below it, or has no file and could have had."""
+
+    def __init__(self, scheme: str) -> None:
+        self._scheme = scheme
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunStorage) and other._scheme == self._scheme
+
+    def __hash__(self) -> int:
+        return hash(self._scheme)
+
+    def uri_of(self, path: str) -> str:
+        """The URI of a path."""
+        return path if self._scheme == "file" else f"{self._scheme}://{path}"
+
+    def get_type_name(self) -> str:
+        """A name for messages."""
+        return f"bertmill+{self._scheme}"
+
+    def normalize_path(self, path: str) -> str:
+        """``path``: there are no other spellings of it."""
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:
+        """Ray's record is never there, and a checkpoint that our retention has deleted is an empty folder."""
+        return [self._info(path) for path in paths]
+
+    def _info(self, path: str) -> fs.FileInfo:
+        name = PurePosixPath(path).name
+        if name == _RECORD:
+            return fs.FileInfo(path, fs.FileType.NotFound)
+        try:
+            return fs.FileInfo(path, fs.FileType.File, size=storage.size(self.uri_of(path)))
+        except FileNotFoundError:
+            below = name.startswith("step-") or bool(storage.list_files(self.uri_of(path)))
+            return fs.FileInfo(path, fs.FileType.Directory if below else fs.FileType.NotFound)
+
+    def get_file_info_selector(self, selector: fs.FileSelector) -> list[fs.FileInfo]:
+        """All files below a folder, and the folders between."""
+        base = selector.base_dir.rstrip("/")
+        root = self.uri_of(base)
+        found = dict(self._below(base, root))
+        if not found and not selector.allow_not_found:
+            raise FileNotFoundError(selector.base_dir)
+        depth = base.count("/") + 1
+        return [info for path, info in found.items() if selector.recursive or path.count("/") == depth]
+
+    def _below(self, base: str, root: str) -> Iterator[tuple[str, fs.FileInfo]]:
+        for info in storage.list_files(root):
+            inside = PurePosixPath(info.uri[len(root) :].lstrip("/"))
+            for folder in reversed(inside.parents[:-1]):
+                path = f"{base}/{folder}"
+                yield path, fs.FileInfo(path, fs.FileType.Directory)
+            path = f"{base}/{inside}"
+            yield path, fs.FileInfo(path, fs.FileType.File, size=info.size)
+
+    def open_input_stream(self, path: str) -> pa.NativeFile:
+        """The file, for reading."""
+        return pa.PythonFile(storage.open_read(self.uri_of(path)), mode="r")
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        """The file, for reading at any place."""
+        return self.open_input_stream(path)
+
+    def open_output_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        """A small file, written as a whole when it is closed."""
+        del metadata
+        return pa.PythonFile(_Note(self.uri_of(path)), mode="w")
+
+    def create_dir(self, path: str, recursive: bool) -> None:
+        """Nothing: folders come with their files."""
+
+    def delete_dir(self, path: str) -> None:
+        """Nothing: what Ray forgets, our own retention deletes in its time."""
+
+    def delete_dir_contents(self, path: str, missing_dir_ok: bool = False) -> None:
+        """See ``delete_dir``."""
+
+    def delete_root_dir_contents(self) -> None:
+        """See ``delete_dir``."""
+
+    def delete_file(self, path: str) -> None:
+        """See ``delete_dir``."""
+
+    def move(self, src: str, dest: str) -> None:
+        """Refused: nothing of a run is moved."""
+        raise NotImplementedError(f"{src}: files of a run are not moved")
+
+    def copy_file(self, src: str, dest: str) -> None:
+        """Refused: nothing of a run is copied within its storage."""
+        raise NotImplementedError(f"{src}: files of a run are not copied")
+
+    def open_append_stream(self, path: str, metadata: Any) -> pa.NativeFile:
+        """Refused: files of a run are whole from the beginning."""
+        raise NotImplementedError(f"{path}: files of a run are not appended to")
+
+
+class _Note(io.BytesIO):
+    """Ray's words about the run. They are worth no restart: one that cannot be written is logged."""
+
+    def __init__(self, uri: str) -> None:
+        super().__init__()
+        self._uri = uri
+
+    def close(self) -> None:
+        """Writes what has been said."""
+        if not self.closed:
+            try:
+                storage.put_bytes(self._uri, self.getvalue())
+            except (StorageError, OSError) as error:
+                log.warning("%s: not written, which does no harm: %s", self._uri, error)
+        super().close()
