@@ -356,6 +356,7 @@ def main() -> int:
     )
     parser.add_argument("--storage", nargs="+", choices=("file", "s3"), default=["file", "s3"])
     parser.add_argument("--world-runs", type=int, default=2, help="runs whose number of ranks changes")
+    parser.add_argument("--nodes", action="store_true", help="faults of nodes, workers and drivers of a Ray")
     parser.add_argument("--format", choices=("whole", "sharded"), default="whole", help="of the checkpoints")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table", type=Path, help="Markdown file to write")
@@ -366,21 +367,32 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     tempfile.tempdir = str(folder)
     manifest = write_corpus(folder / "corpus", shard_rows=(100, 90, 0, 66), lengths=(32,))
-    lines = []
+    lines: list[str] = []
+    from benchmarks import chaos_nodes  # not above: it stands on this module
+
     try:
         for place in arguments.storage:
             with Store(place, folder) as store:
-                lines += chaos(place, arguments, folder, store, manifest)
+                if arguments.nodes:
+                    many, seed, form = arguments.faults, arguments.seed, arguments.format
+                    lines += chaos_nodes.chaos(place, many, seed, form, folder, store, manifest)
+                else:
+                    lines += chaos(place, arguments, folder, store, manifest)
     finally:
         if arguments.keep:
-            shutil.copytree(folder, arguments.keep, dirs_exist_ok=True)
+            # The sockets of a Ray cannot be copied.
+            ignored = shutil.ignore_patterns("sockets", "session_latest")
+            shutil.copytree(folder, arguments.keep, ignore=ignored, dirs_exist_ok=True)
         shutil.rmtree(folder)
     text = "\n".join(lines)
     print(text)
     if arguments.table:
         command = f"PYTHONPATH=. python {' '.join(sys.argv)}"
         about = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, torch {torch.__version__}."
-        arguments.table.write_text(f"# {TITLE}\n\n    {command}\n\n{about} {EXPLAINED}\n\n{text}\n")
+        explained = chaos_nodes.EXPLAINED if arguments.nodes else EXPLAINED
+        text = f"    {command}\n\n{about} {explained}\n\n{text}\n"
+        with arguments.table.open("a" if arguments.nodes else "w") as table:
+            table.write(f"\n{text}" if arguments.nodes else f"# {TITLE}\n\n{text}")
     return 1 if " 0 promises were broken" not in text else 0
 
 

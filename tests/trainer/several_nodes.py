@@ -2,7 +2,8 @@
 
 Started with the number of nodes of one CPU each, beside a head without CPUs. ``kill PID`` kills the node
 that the worker PID runs on, with everything on it; ``drain PID SECONDS`` tells Ray that this node will be
-gone in so many seconds; ``add`` starts another node; ``quit`` ends all.
+gone in so many seconds, ``drop`` takes the nodes that were told so; ``add`` starts another node; ``quit``
+ends all.
 """
 
 import os
@@ -19,7 +20,7 @@ from ray.core.generated import autoscaler_pb2
 
 def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes = [add(cluster) for _ in range(int(sys.argv[1]))]
+    nodes, leaving = [add(cluster) for _ in range(int(sys.argv[1]))], []
     answer(cluster.address)
     for line in sys.stdin:
         command, *words = line.split()
@@ -27,13 +28,17 @@ def main() -> None:
             break
         if command == "add":
             nodes.append(add(cluster))
+        elif command == "drop":
+            while leaving:
+                cluster.remove_node(leaving.pop(), allow_graceful=False)
         else:
             node = node_of(nodes, int(words[0]))
+            nodes.remove(node)
             if command == "kill":
-                nodes.remove(node)
                 cluster.remove_node(node, allow_graceful=False)
             else:
                 drain(cluster.address, node, float(words[1]))
+                leaving.append(node)
         answer("done")
     cluster.shutdown()
 

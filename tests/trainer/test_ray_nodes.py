@@ -1,7 +1,5 @@
 """Nodes of a Ray cluster that die or are announced to go, under a training on two of them."""
 
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.ray_cluster import ROOT
+from tests.trainer.node_cluster import Nodes, environment
 from tests.trainer.runs import Group, History, phase, train_config, wait_until, write_config
 from tests.trainer.synthetic import write_corpus
 from tests.trainer.test_ray_launcher import steps_written, workers_of
@@ -16,52 +15,6 @@ from tests.trainer.test_ray_launcher import steps_written, workers_of
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 STEPS = 300
-ENVIRONMENT = {
-    **os.environ,
-    "PYTHONPATH": str(ROOT),
-    "OMP_NUM_THREADS": "1",
-    "RAY_AUTH_MODE": "disabled",
-    "RAY_TRAIN_V2_ENABLED": "1",
-    "RAY_memory_monitor_refresh_ms": "0",
-}
-
-
-class Nodes:
-    """Three nodes of one CPU each, of a Ray of their own."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.trainer.several_nodes", "3"],
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        self.address = self._answer()
-
-    def _answer(self) -> str:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("ANSWER "):
-                return line.split(maxsplit=1)[1].strip()
-        raise AssertionError("the cluster ended")
-
-    def tell(self, command: str) -> None:
-        """Sends a command and waits until it is done."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{command}\n")
-        self._process.stdin.flush()
-        self._answer()
-
-    def end(self) -> None:
-        """Ends every process of the cluster."""
-        try:
-            self._process.communicate("quit\n", timeout=60)
-        except subprocess.TimeoutExpired:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
 
 
 @pytest.fixture
@@ -104,7 +57,7 @@ def start_job(nodes: Nodes, config: Path) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "trainer/pretrain.py", "--config", str(config)],
         cwd=ROOT,
-        env={**ENVIRONMENT, "RAY_ADDRESS": nodes.address},
+        env={**environment(), "RAY_ADDRESS": nodes.address},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -1,0 +1,45 @@
+"""The training under Ray Train for benchmarks/chaos_nodes.py: its workers keep diaries and take their time.
+
+The diaries go to the folder that CHAOS_DIARY names in the environment of the nodes, one file a process.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.chaos_ranks import ChaosTrainer, note
+from trainer import loop, pretrain, ray_launcher
+
+STEP_SECONDS = 0.05
+"""Beside the arithmetic, so that a fault strikes a chosen step and not one of the next dozens."""
+
+_work = ray_launcher.work
+
+
+class SlowTrainer(ChaosTrainer):
+    """Says which attempt it belongs to, and rests in each step."""
+
+    def _log_start(self, attempt: int, *others: Any) -> None:
+        super()._log_start(attempt, *others)
+        note(self.diary, event="joined", attempt=attempt, rank=self.ranks.rank, process=os.getpid())
+
+    def _gradients(self, batches: Any, targets: Any) -> Any:
+        time.sleep(STEP_SECONDS)
+        return super()._gradients(batches, targets)
+
+
+def work(settings: dict[str, Any]) -> dict[str, Any]:
+    """What each worker runs."""
+    name = f"{settings['config']['run']['name']}-{time.time_ns()}-{os.getpid()}.jsonl"
+    path = Path(os.environ["CHAOS_DIARY"]) / name
+    SlowTrainer.diary = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+    loop.Trainer = SlowTrainer  # type: ignore[misc]
+    return _work(settings)
+
+
+def main() -> int:
+    """The driver. Called in a program of its own, so that workers can import this module by its name."""
+    ray_launcher.work = work
+    return pretrain.main(["--config", sys.argv[1]])

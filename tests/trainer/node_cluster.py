@@ -1,0 +1,59 @@
+"""A Ray of several nodes for a test or benchmark: tests/trainer/several_nodes.py as seen from outside."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+
+from tests.ray_cluster import ROOT
+
+
+def environment() -> dict[str, str]:
+    """The variables of this process, and those that a throw-away Ray needs."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_TRAIN_V2_ENABLED": "1",
+        "RAY_memory_monitor_refresh_ms": "0",
+    }
+
+
+class Nodes:
+    """Nodes of one CPU each and a head without, of a Ray of their own; ``extra`` are variables for them."""
+
+    def __init__(self, count: int = 3, extra: Mapping[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.trainer.several_nodes", str(count)],
+            cwd=ROOT,
+            env={**environment(), **(extra or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.address = self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("ANSWER "):
+                return line.split(maxsplit=1)[1].strip()
+        raise AssertionError("the cluster ended")
+
+    def tell(self, command: str) -> None:
+        """Sends a command and waits until it is done."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{command}\n")
+        self._process.stdin.flush()
+        self._answer()
+
+    def end(self) -> None:
+        """Ends every process of the cluster."""
+        try:
+            self._process.communicate("quit\n", timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
