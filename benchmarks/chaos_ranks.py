@@ -107,7 +107,8 @@ class ChaosTrainer(loop.Trainer):
             rows=batches.samples.tolist(),
         )
         if self._here("kill in forward"):
-            self.network.model.register_forward_pre_hook(lambda *_: die())
+            # The loss calls parts of the model, not the model.
+            self.network.model.token_head.dense.register_forward_pre_hook(lambda *_: die())
         if self._here("kill in backward"):
             self.module.register_full_backward_pre_hook(lambda *_: die())
         if self._here("kill in optimizer step"):

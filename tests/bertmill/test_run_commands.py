@@ -19,6 +19,13 @@ def test_a_sound_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1] for line in lines] == ["4", "2"]
     assert all(line.endswith("verified") for line in lines)
+    # step S  attempt N  AGE UNIT  SIZE B  STATE
+    for line, step in zip(lines, (4, 2), strict=True):
+        _, _, _, attempt, age, unit, size, _, _ = line.split()
+        assert (attempt, unit) == ("1", "s")
+        assert int(age) < 120
+        files = storage.list_files(folder_of(run, step))
+        assert int(size.replace(",", "")) == sum(info.size for info in files)
     assert main(["verify", folder_of(run, 4)]) == 0
 
 

@@ -17,8 +17,14 @@ class FaultyTrainer(loop.Trainer):
         here = rank in ("all", str(self.ranks.rank)) and batches.plan.step == int(step)
         if here and kind == "kill":
             self.module.register_full_backward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-        if here and kind == "term":
-            os.kill(os.getpid(), signal.SIGTERM)
+        if here and kind == "kill-forward":
+            layer = self.network.model.token_head.dense  # the model as a whole is not called by its loss
+            layer.register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        if here and kind == "kill-optimizer":
+            self.network.optimizer.register_step_post_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+        if here and kind in ("term", "term-twice"):
+            for _ in range(1 + (kind == "term-twice")):
+                os.kill(os.getpid(), signal.SIGTERM)
         if here and kind == "hang":
             signal.pause()
         if here and kind == "drift":
@@ -42,6 +48,8 @@ class FaultyTrainer(loop.Trainer):
         if (kind, rank, step) == ("kill-save", str(self.ranks.rank), str(self.position.step)):
             checkpoint_parts.write_share = half_a_share
         super()._save()
+        if (kind, rank, step) == ("term-save", str(self.ranks.rank), str(self.position.step)):
+            os.kill(os.getpid(), signal.SIGTERM)
 
     def _finish(self, stopped):
         found = super()._finish(stopped)

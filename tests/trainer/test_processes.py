@@ -8,6 +8,7 @@ import pytest
 
 from tests.trainer.runs import Group, History, phase, torchrun, train_config, wait_until, write_config
 from tests.trainer.synthetic import write_corpus
+from trainer.checkpoint_format import scan
 
 
 @pytest.fixture(scope="module")
@@ -81,20 +82,54 @@ def test_damaged_lengths_end_all_ranks_with_the_name_of_the_shard(tmp_path, run)
     assert "pretrain: rank 0: " in output
 
 
-def test_a_rank_that_dies_in_the_backward_pass_ends_the_others(config, run, undisturbed):  # trainer-020
-    output = Group(config, ranks=2, fault="kill:1:10").finish(1, -signal.SIGKILL, timeout=60)
+@pytest.mark.parametrize("moment", ["kill-forward", "kill", "kill-optimizer"])
+def test_a_rank_that_dies_in_a_step_ends_the_others(config, run, undisturbed, moment):  # trainer-020
+    """``kill`` is in the backward pass."""
+    output = Group(config, ranks=2, fault=f"{moment}:1:10").finish(1, -signal.SIGKILL, timeout=60)
     assert "Connection" in output
     Group(config, ranks=2).finish()
     same_run(History(run), undisturbed)
 
 
-def test_sigterm_to_one_rank_stops_all_after_one_checkpoint(config, run, undisturbed):  # trainer-019
-    Group(config, ranks=2, fault="term:1:5").finish(143, 143)
+@pytest.mark.parametrize("kind", ["term", "term-twice"])
+def test_sigterm_to_one_rank_stops_all_after_one_checkpoint(config, run, undisturbed, kind):  # trainer-019
+    Group(config, ranks=2, fault=f"{kind}:1:5").finish(143, 143)
     history = History(run)
     assert [event["step"] for event in history.events("saving")] == [4, 7]
     assert [event["step"] for event in history.events("stopped")] == [7, 7]
     Group(config, ranks=2).finish()
     same_run(History(run), undisturbed)
+
+
+def test_sigterm_during_a_save_lets_it_end_and_stops(config, run, undisturbed):
+    Group(config, ranks=2, fault="term-save:0:8").finish(143, 143)
+    history = History(run)
+    # The save of step 8 is in flight; the step that hears of the signal is made, saved, and the last one.
+    assert [event["step"] for event in history.events("saving")] == [4, 8, 9]
+    assert [event["step"] for event in history.events("stopped")] == [9, 9]
+    assert [folder.step for folder in scan(str(run)) if folder.committed] == [9, 8, 4]
+    Group(config, ranks=2).finish()
+    same_run(History(run), undisturbed)
+
+
+def test_of_two_trainers_under_one_name_the_newer_goes_on(tmp_path, manifest, run):
+    """The older one is cut off and comes back: its next save ends it, and nothing of the newer is touched."""
+    saves = {"every_steps": 20, "every_seconds": None}
+    phases = [phase(32, 16, 128, steps=300)]
+    config = train_config(tmp_path, manifest, phases=phases, checkpoints=saves)
+    older = Group(write_config(tmp_path, config))
+    wait_until(lambda: any(folder.committed for folder in scan(str(run))))
+    os.kill(older.processes[0].pid, signal.SIGSTOP)
+    newer = Group(tmp_path / "train.yaml")
+    wait_until(lambda: any(folder.committed and folder.attempt == 2 for folder in scan(str(run))))
+    os.kill(older.processes[0].pid, signal.SIGCONT)
+    output = older.finish(2)
+    assert "attempt 1 has been replaced by attempt 2" in output
+    newer.finish()
+    assert [(folder.attempt, folder.step) for folder in scan(str(run))] == [(2, 300), (2, 280), (2, 260)]
+    # What the newer one made is one unbroken row of steps.
+    made = History(run).steps_of_attempts()[2]
+    assert made == list(range(made[0], 300))
 
 
 def test_sigterm_ends_a_single_process_with_143_however_often_it_comes(tmp_path, manifest, run):
