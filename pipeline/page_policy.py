@@ -19,7 +19,7 @@ DELETED, EMPTY, TOO_LARGE, DISAMBIGUATION = "deleted", "empty", "too-large", "di
 TOO_SHORT, LIST_LIKE = "too-short", "list-like"
 TIMEOUT, DUPLICATE = "timeout", "duplicate"
 
-_TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60}?)\s*(?=[|}\n<])")
+_TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60})(?=[|}\n<])")
 _LIST_MARKS = frozenset("*#:;")
 _MARKUP_LINE = frozenset(("", *"|!{}=<"))
 _PREFIXED_LINK = re.compile(r"\[\[[^\]|]{1,30}:")
@@ -54,8 +54,8 @@ def is_disambiguation(title: str, wikitext: str) -> bool:
     """Whether a page only lists what its title may mean: by its templates or magic word, or its title."""
     if "__DISAMBIG__" in wikitext:
         return True
-    for match in _TEMPLATE_NAME.finditer(wikitext):
-        if _fold(match[1]) in _folded_templates():
+    for name in set(_TEMPLATE_NAME.findall(wikitext)):
+        if _fold(name) in _folded_templates():
             return True
     suffix = re.search(r"\(([^()]+)\)$", title)
     return suffix is not None and _fold(suffix[1]) in _folded_templates()
@@ -66,6 +66,7 @@ def _folded_templates() -> frozenset[str]:
     return frozenset(_fold(name) for name in DISAMBIGUATION_TEMPLATES)
 
 
+@lru_cache(maxsize=4096)
 def _fold(name: str) -> str:
     return _SEPARATORS.sub(" ", name).strip().casefold()
 

@@ -55,11 +55,13 @@ NEAR_REASON = "near-duplicate"
 DOCUMENTS_PER_BUCKET = 500_000
 # Pairs of one bucket of sketches, of up to 64 kB a pair.
 PAIRS_PER_BUCKET = 50_000
+# Parts whose asked rows are in one bucket: most parts of a large build have few or none.
+PARTS_PER_BUCKET = 64
 # Edges that one task clusters by itself; 16 bytes each, about a gigabyte with all it needs.
 EDGES_IN_MEMORY = 20_000_000
 _ROW_BITS = np.uint64(32)
 
-WANTED = pa.schema([pa.field("row", pa.int64(), nullable=False), *EDGES])
+WANTED = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in ("unit", "row")), *EDGES])
 SKETCHES = pa.schema(
     [*EDGES, pa.field("node", pa.uint64(), nullable=False), pa.field("sketch", pa.list_(pa.uint64()))]
 )
@@ -91,7 +93,8 @@ def run_near(
     pairs = start("bands", EDGES, max(1, -(-documents // DOCUMENTS_PER_BUCKET)))
     kept = ray.put(gone)
     _find_pairs(pairs, parts, kept, threshold)
-    wanted = start("wanted", WANTED, max((part.ordinal for part in parts), default=0) + 1)
+    last = max((part.ordinal for part in parts), default=0)
+    wanted = start("wanted", WANTED, last // PARTS_PER_BUCKET + 1)
     _ask_parts(wanted, pairs)
     alike = start("verify", EDGES, max(1, -(-sum(pairs.sizes()) // PAIRS_PER_BUCKET)))
     _verify(alike, wanted, parts, threshold)
@@ -135,13 +138,14 @@ def _ask_parts(wanted: Round, pairs: Round) -> None:
         for side in ("left", "right"):
             nodes = table[side].to_numpy()
             rows = pa.array((nodes & np.uint64(0xFFFFFFFF)).astype(np.int64))
-            asked = pa.table([rows, table["left"], table["right"]], schema=WANTED)
-            yield asked.append_column(BUCKET, pa.array((nodes >> _ROW_BITS).astype(np.int64)))
+            unit = (nodes >> _ROW_BITS).astype(np.int64)
+            asked = pa.table([pa.array(unit), rows, table["left"], table["right"]], schema=WANTED)
+            yield asked.append_column(BUCKET, pa.array(unit // PARTS_PER_BUCKET))
 
     def reduce(table: pa.Table) -> pa.Table:
         # A pair that met in several bands is asked for once.
-        asked = table.group_by(["row", "left", "right"]).aggregate([])
-        return asked.sort_by([("row", "ascending"), ("left", "ascending"), ("right", "ascending")])
+        asked = table.group_by(WANTED.names).aggregate([])
+        return asked.sort_by([(name, "ascending") for name in WANTED.names])
 
     buckets = [bucket for bucket, size in enumerate(pairs.sizes()) if size]
     wanted.run([{"bucket": bucket} for bucket in buckets], emit, reduce, WANTED)
@@ -150,7 +154,11 @@ def _ask_parts(wanted: Round, pairs: Round) -> None:
 def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) -> None:
     def emit(row: Row) -> Iterator[pa.Table]:
         part = Part(**row)
-        asked = wanted.read(part.ordinal)
+        asked = wanted.read(part.ordinal // PARTS_PER_BUCKET)
+        first, last = np.searchsorted(asked["unit"].to_numpy(), [part.ordinal, part.ordinal + 1])
+        if first == last:
+            return
+        asked = asked.slice(first, last - first)
         asked_rows = asked["row"].to_numpy()
         chosen = np.zeros(part.rows, bool)
         chosen[asked_rows] = True
@@ -165,7 +173,9 @@ def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) ->
         return verified_pairs(distinct(table.select(EDGES.names)), sketch_of, threshold)
 
     asking = {bucket for bucket, size in enumerate(wanted.sizes()) if size}
-    alike.run(_items([part for part in parts if part.ordinal in asking]), emit, reduce, SKETCHES)
+    alike.run(
+        _items([part for part in parts if part.ordinal // PARTS_PER_BUCKET in asking]), emit, reduce, SKETCHES
+    )
 
 
 def _sketch_rows(

@@ -6,6 +6,8 @@ Resemblance and Containment of Documents, 1997). The functions are multiply-add 
 the upper 32 are kept; they come from the keyed generator, so that every process has the same ones.
 """
 
+from functools import lru_cache
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,9 +31,6 @@ def signatures(hashes: U64, offsets: Int64) -> U32:
     Document d has the shingles hashes[offsets[d]:offsets[d + 1]]; without any, its row is all ones.
     """
     out = np.full((len(offsets) - 1, PERMUTATIONS), 0xFFFFFFFF, np.uint32)
-    counters = np.arange(PERMUTATIONS)
-    factors = draws(_SEED, 1, counters) | np.uint64(1)
-    terms = draws(_SEED, 2, counters)
     filled = np.flatnonzero(np.diff(offsets) > 0)
     begin = 0
     while begin < len(filled):
@@ -40,14 +39,25 @@ def signatures(hashes: U64, offsets: Int64) -> U32:
         documents = filled[begin:end]
         block = hashes[first : offsets[documents[-1] + 1]]
         starts = offsets[documents] - first
+        values = np.empty_like(block)
         with np.errstate(over="ignore"):
-            for place in range(PERMUTATIONS):
-                values = ((block * factors[place] + terms[place]) >> np.uint64(32)).astype(np.uint32)
-                out[documents, place] = np.minimum.reduceat(values, starts)
+            for place, (factor, term) in enumerate(zip(*_functions(), strict=True)):
+                np.multiply(block, factor, out=values)
+                np.add(values, term, out=values)
+                # The least of the upper halves is the upper half of the least.
+                out[documents, place] = np.minimum.reduceat(values, starts) >> np.uint64(32)
         begin = end
     return out
 
 
+@lru_cache(maxsize=1)
+def _functions() -> tuple[U64, U64]:
+    """Factor and term of each function; a document part may be a single page, so they are kept."""
+    counters = np.arange(PERMUTATIONS)
+    return draws(_SEED, 1, counters) | np.uint64(1), draws(_SEED, 2, counters)
+
+
+@lru_cache(maxsize=8)
 def rows_per_band(threshold: float) -> int:
     """The most rows, hence the fewest chance candidates, that still find pairs at the threshold.
 

@@ -5,6 +5,7 @@ scripts without spaces every sign counts as a word. Everything is done in NumPy 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ _SEED = 0x5EED
 _LETTER_BASE = 0x9E3779B97F4A7C15
 _WORD_BASE = 0xD1342543DE82EF95
 _POWERS = 4096
+# Code points whose hashes are kept: the basic plane.
+_COMMON = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -52,15 +55,30 @@ def _word_hashes(spans: Spans) -> U64:
         return np.zeros(0, np.uint64)
     kept = spans.letters.copy()
     kept[spans.starts] = True
-    letters = draws(_SEED, np.compress(kept, spans.codes).astype(np.uint64))
+    letters = _letter_hashes(np.compress(kept, spans.codes))
     begins = np.cumsum(kept, dtype=np.int64)[spans.starts] - 1
     sizes = np.diff(np.append(begins, len(letters)))
     place = np.arange(len(letters)) - np.repeat(begins, sizes)
     with np.errstate(over="ignore"):
-        sums = np.add.reduceat(letters * powers(_LETTER_BASE)[place % _POWERS], begins)
+        sums = np.add.reduceat(letters * powers(_LETTER_BASE)[place & (_POWERS - 1)], begins)
     return draws(_SEED, sums)
 
 
+def _letter_hashes(codes: npt.NDArray[np.uint32]) -> U64:
+    """draws(_SEED, code) of each code point, looked up where it is one of the common ones."""
+    hashes = _common_letters()[np.minimum(codes, _COMMON - 1)]
+    rare = np.flatnonzero(codes >= _COMMON)
+    if len(rare):
+        hashes[rare] = draws(_SEED, codes[rare].astype(np.uint64))
+    return hashes
+
+
+@lru_cache(maxsize=1)
+def _common_letters() -> U64:
+    return draws(_SEED, np.arange(_COMMON))
+
+
+@lru_cache(maxsize=2)
 def powers(base: int) -> U64:
     """base^0, base^1, ... modulo 2^64."""
     table = np.full(_POWERS, base, np.uint64)
