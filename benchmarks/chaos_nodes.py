@@ -29,9 +29,11 @@ from tests.trainer.node_cluster import Nodes, environment
 from trainer.checkpoint_format import scan
 
 STEPS = 500
+TITLE = "Trainings broken under Ray Train"
 EXPLAINED = (
     f"Under Ray Train, two ranks on nodes of one CPU each: runs of {STEPS} steps, a checkpoint every {EVERY}"
-    " steps, one restart of the workers after another. Steps repeated: as above."
+    " steps, one restart of the workers after another. Steps repeated:"
+    " those that the life before had made and the next life made again."
 )
 _DRIVER = "import sys; from benchmarks.chaos_node_job import main; sys.exit(main())"
 _ROOM = 160
@@ -199,7 +201,7 @@ def new_run(name: str, place: str, store: Store, folder: Path, manifest: Path, f
     config["phases"][0]["steps"] = STEPS
     config["workers"] |= {"num_workers": 2, "max_failures": -1}
     path.write_text(yaml.safe_dump(config))
-    return Run(uri, path, inner, store, random.Random(0))
+    return Run(uri, path, inner, store, random.Random(0), STEPS)
 
 
 def chaos(

@@ -55,6 +55,7 @@ class Run:
     folder: Path
     store: Store
     random: random.Random
+    steps: int = STEPS
     lives: list[Life] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     repeated: list[tuple[str, int]] = field(default_factory=list)
@@ -329,7 +330,7 @@ def report(
         f"## {place}",
         "",
         f"{sum(faults.values())} faults in {len(everything)} runs ({lives} lives), {seconds:.0f} s."
-        f" {len(everything) * STEPS} steps were needed, {executed} were executed."
+        f" {sum(run.steps for run in everything)} steps were needed, {executed} were executed."
         f" {ended} of {len(everything)} runs came to their end; {len(problems)} promises were broken.",
         "",
         f"Same number of ranks: {sum(run.exact for run in runs)} of {len(runs)} runs ended with weights of"
@@ -380,8 +381,7 @@ def main() -> int:
                     lines += chaos(place, arguments, folder, store, manifest)
     finally:
         if arguments.keep:
-            # The sockets of a Ray cannot be copied.
-            ignored = shutil.ignore_patterns("sockets", "session_latest")
+            ignored = shutil.ignore_patterns("sockets", "session_latest")  # Ray's, not to be copied
             shutil.copytree(folder, arguments.keep, ignore=ignored, dirs_exist_ok=True)
         shutil.rmtree(folder)
     text = "\n".join(lines)
@@ -390,9 +390,8 @@ def main() -> int:
         command = f"PYTHONPATH=. python {' '.join(sys.argv)}"
         about = f"{time.strftime('%Y-%m-%d')}, {os.cpu_count()} CPUs, torch {torch.__version__}."
         explained = chaos_nodes.EXPLAINED if arguments.nodes else EXPLAINED
-        text = f"    {command}\n\n{about} {explained}\n\n{text}\n"
-        with arguments.table.open("a" if arguments.nodes else "w") as table:
-            table.write(f"\n{text}" if arguments.nodes else f"# {TITLE}\n\n{text}")
+        title = chaos_nodes.TITLE if arguments.nodes else TITLE
+        arguments.table.write_text(f"# {title}\n\n    {command}\n\n{about} {explained}\n\n{text}\n")
     return 1 if " 0 promises were broken" not in text else 0
 
 
