@@ -1,9 +1,10 @@
 """From dump to shards on one core: MB of wikitext a second, dedup included, and the share of each stage.
 
-    python -m benchmarks.end_to_end 'FOLDER/enwiki*.xml.bz2' [--table benchmarks/results/end_to_end.md]
+    python -m benchmarks.end_to_end 'FOLDER/enwiki*.xml.bz2' [--title TEXT] [--table FILE]
 
-Every stage runs as in a build, exact and near dedup among them, with Ray Data replaced by a loop; what counts
-is processor time. Beside it, on the text that came out and in the same run, `tokenizers` encode_batch on one
+Every file is a source by itself, so that dumps of two wikis of one language may be read together. Every
+stage runs as in a build, exact and near dedup among them, with Ray Data replaced by a loop; what counts is
+processor time. Beside it, on the text that came out and in the same run, `tokenizers` encode_batch on one
 thread: the yardstick that says how fast this machine is beside the one where wikiextractor and LDDL were
 measured. A build of a small dump goes before, so that imports and first calls are not counted.
 """
@@ -63,7 +64,10 @@ def _run(paths: list[str], length: int, pieces: int) -> tuple[dict[str, Any], fl
     with tempfile.TemporaryDirectory() as folder:
         fields = {
             "output": f"{folder}/corpus",
-            "sources": [{"name": "w", "kind": "wikimedia", "paths": paths}],
+            "sources": [
+                {"name": f"dump-{number}", "kind": "wikimedia", "paths": [path]}
+                for number, path in enumerate(paths)
+            ],
             "extraction": {"unit_bytes": 4 << 20},
             "vocabulary": {"size": pieces},
             "dedup": {"exact": True, "near": True},
@@ -85,7 +89,7 @@ def table(found: dict[str, Any], measured: float, load: float) -> str:
         "the same, the vocabulary given, as the chain needs it": megabytes / (total - given),
     }
     lines = [
-        f"{megabytes:.1f} MB of wikitext in {found['compressed_mb']:.1f} MB of dumps: "
+        f"{megabytes:.1f} MB of wikitext in {found['units']} units of {found['compressed_mb']:.1f} MB: "
         f"{found['documents']:,} documents, {found['text_mb']:.1f} MB of text, {found['made_tokens']:,} "
         f"tokens in rows of 128. {cpu()}, load {load:.1f}, {datetime.now(UTC).date().isoformat()}; "
         f"{found['peak_gb']:.1f} GB of memory at most.",
@@ -113,6 +117,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dumps", nargs="+", help="files or globs of .xml.bz2")
+    parser.add_argument("--title", help="of the table")
     parser.add_argument("--table", type=Path)
     arguments = parser.parse_args()
     paths = sorted(path for pattern in arguments.dumps for path in storage.expand_glob(pattern))
@@ -124,7 +129,7 @@ def main() -> None:
     print(text)
     if arguments.table:
         with arguments.table.open("a") as file:
-            file.write(text + "\n")
+            file.write((f"## {arguments.title}\n\n" if arguments.title else "") + text + "\n")
 
 
 if __name__ == "__main__":

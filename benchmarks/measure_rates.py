@@ -140,6 +140,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "vocabulary_training_seconds": _Immediately.training_seconds,
+        "units": len(units),
         "compressed_mb": sum(unit.end - unit.start for unit in units) / 1e6,
         "wikitext_mb": sum(one.extra["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
         "documents": sum(part.rows for part in extracted.parts),
