@@ -11,6 +11,7 @@ buckets give the same documents. docs/dedup.md has the arithmetic.
 """
 
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -154,7 +155,7 @@ def _ask_parts(wanted: Round, pairs: Round) -> None:
 def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) -> None:
     def emit(row: Row) -> Iterator[pa.Table]:
         part = Part(**row)
-        asked = wanted.read(part.ordinal // PARTS_PER_BUCKET)
+        asked = _asked(wanted, part.ordinal // PARTS_PER_BUCKET)
         first, last = np.searchsorted(asked["unit"].to_numpy(), [part.ordinal, part.ordinal + 1])
         if first == last:
             return
@@ -176,6 +177,12 @@ def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) ->
     alike.run(
         _items([part for part in parts if part.ordinal // PARTS_PER_BUCKET in asking]), emit, reduce, SKETCHES
     )
+
+
+@lru_cache(maxsize=1)
+def _asked(wanted: Round, bucket: int) -> pa.Table:
+    """Kept, since a task reads neighbouring parts one after the other."""
+    return wanted.read(bucket)
 
 
 def _sketch_rows(
