@@ -93,7 +93,7 @@ def rates(arguments: argparse.Namespace) -> dict[str, Any]:
     print(
         f"{megabytes:.1f} MB of text, {len(documents):,} documents, {len(sentences):,} sentences, "
         f"{bucket.token_ids.size:,} pieces of {len(vocabulary.pieces):,}; tokenized at "
-        f"{megabytes / tokenizing:.1f} MB/s (memo warm)"
+        f"{megabytes / tokenizing:.1f} MB/s"
     )
     reference = reference_rate(bucket, vocabulary, arguments.reference_megabytes * 1e6, megabytes)
     print(f"reference, pairs and masks, length 128: {reference:.2f} MB/s\n")

@@ -35,6 +35,7 @@ _LETTER, _ALONE, _SPACE, _DROPPED, _LONGER = range(5)
 _COMBINES, _COMPOSES = 0x40, 0x80
 _CLASS_BITS = 0x3F
 _CODE_POINTS = 0x110000
+_CODE_BITS, _CODE_MASK = 21, 0x1FFFFF
 # Nothing is folded to this Runic letter, and it is folded to nothing else: it parts the answers.
 _SENTINEL = "\u16a0"
 # Planes 4 to 13 have no characters; they behave like letters.
@@ -74,10 +75,11 @@ class CharacterTable:
     """What each code point becomes: its class with hints for NFC, and the character it is folded to."""
 
     kind: npt.NDArray[np.uint8]
-    # None when every character stays as it is.
+    # None when every character stays as it is. What becomes several letters, of class _LONGER, is the number
+    # of its entry beyond the code points: how many letters, and the first of them, the second and so on.
     folded: npt.NDArray[np.uint32] | None
-    # The code points that become several letters (an ignored letter here: its class is _LONGER).
-    longer: dict[int, str]
+    longer_counts: npt.NDArray[np.uint8]
+    longer_letters: list[npt.NDArray[np.uint32]]
 
     def apply(self, text: str, codes: Codes, bounds: Int64) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
         """What a text becomes: its characters, their classes, and where its sentences then part."""
@@ -86,16 +88,15 @@ class CharacterTable:
         if hints.any():
             suspects = kinds >= _COMPOSES
             suspects[1:] |= hints[1:] & hints[:-1]
-            changing = _changing(codes, np.flatnonzero(suspects))
+            changing = _changing(text, codes, np.flatnonzero(suspects))
             if len(changing):
                 codes, bounds = _composed(text, bounds, changing)
                 kinds = self.kind.take(codes, mode="clip")
             kinds &= _CLASS_BITS
         if self.folded is not None:
-            letters = codes
             codes = self.folded.take(codes, mode="clip")
-            if self.longer and (kinds == _LONGER).any():
-                codes, kinds, bounds = self._expand(letters, codes, kinds, bounds)
+            if self.longer_letters and (kinds == _LONGER).any():
+                codes, kinds, bounds = self._expand(codes, kinds, bounds)
         dropped = kinds == _DROPPED
         if dropped.any():
             bounds = bounds - np.searchsorted(np.flatnonzero(dropped), bounds)
@@ -103,18 +104,27 @@ class CharacterTable:
         return codes, kinds, bounds
 
     def _expand(
-        self, letters: Codes, codes: Codes, kinds: npt.NDArray[np.uint8], bounds: Int64
+        self, codes: Codes, kinds: npt.NDArray[np.uint8], bounds: Int64
     ) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
-        places = np.flatnonzero(kinds == _LONGER)
-        texts = [self.longer[code] for code in letters[places].tolist()]
-        lengths = np.ones(len(codes), np.int64)
-        lengths[places] = list(map(len, texts))
-        begins = np.cumsum(lengths) - lengths
-        out = np.repeat(codes, lengths)
-        inserted = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
-        out[np.repeat(kinds == _LONGER, lengths)] = inserted
-        begins = np.append(begins, len(out))
-        return out, np.repeat(np.where(kinds == _LONGER, _LETTER, kinds), lengths), begins[bounds]
+        """Puts the several letters of the _LONGER characters in their place."""
+        at = np.flatnonzero(kinds == _LONGER)
+        entries = codes[at].astype(np.int64) - _CODE_POINTS
+        counts = self.longer_counts.take(entries)
+        # Where each character begins then, and the last one ends.
+        begins = np.ones(len(codes) + 1, np.int64)
+        begins[0] = 0
+        begins[at + 1] = counts
+        np.cumsum(begins, out=begins)
+        out, spread = np.empty(begins[-1], codes.dtype), np.full(begins[-1], _LETTER, np.uint8)
+        out[begins[:-1]], spread[begins[:-1]] = codes, kinds
+        firsts = begins[at]
+        spread[firsts] = _LETTER
+        for number, letters in enumerate(self.longer_letters):
+            if number > 1:
+                within = counts > number
+                firsts, entries, counts = firsts[within], entries[within], counts[within]
+            out[firsts + number] = letters.take(entries)
+        return out, spread, begins[bounds]
 
 
 def _probe_codes() -> list[int]:
@@ -143,19 +153,25 @@ def character_table(cased: bool, accents: Accents) -> CharacterTable:
     alone = _isolated(text for text in texts if len(text) == 1)
     kind = np.zeros(_CODE_POINTS, np.uint8)
     folded = np.arange(_CODE_POINTS, dtype=np.uint32)
-    longer: dict[int, str] = {}
+    longer: list[str] = []
     for code, given, text in zip(codes, spaced, texts, strict=True):
         if not text:
             kind[code] = _SPACE if given else _DROPPED
         elif len(text) > 1:
             kind[code] = _LONGER
-            longer[code] = text
+            folded[code] = _CODE_POINTS + len(longer)
+            longer.append(text)
         else:
             folded[code] = ord(text)
             kind[code] = _ALONE if given != text or text in alone else _LETTER
     kind |= _composition_hints()
-    stays = bool((folded == np.arange(_CODE_POINTS)).all()) and not longer
-    return CharacterTable(kind, None if stays else folded, longer)
+    stays = bool((folded == np.arange(_CODE_POINTS)).all())
+    letters = [
+        np.array([ord(text[place : place + 1] or "\0") for text in longer], np.uint32)
+        for place in range(max(map(len, longer), default=0))
+    ]
+    counts = np.array(list(map(len, longer)), np.uint8)
+    return CharacterTable(kind, None if stays else folded, counts, letters)
 
 
 @dataclass(frozen=True)
@@ -251,7 +267,7 @@ def prose_table() -> CharacterTable:
     unspaced = codes_without_spaces()
     classes[unspaced] = np.where(classes[unspaced] == _LETTER, _ALONE, classes[unspaced])
     kind = (classes | hints).astype(np.uint8)
-    return CharacterTable(kind, base.folded, base.longer)
+    return CharacterTable(kind, base.folded, base.longer_counts, base.longer_letters)
 
 
 def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
@@ -267,23 +283,40 @@ def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
     return text, np.frombuffer(text.encode("utf-32-le"), np.uint32), bounds
 
 
-def _changing(codes: Codes, suspects: Int64) -> Int64:
+def _changing(text: str, codes: Codes, suspects: Int64) -> Int64:
     """Those of the suspect places where the text is not in NFC, or may not be.
 
-    A character behind a starter composes with nothing but that, so the distinct pairs are asked.
+    Whether it is depends on what stands between a place and the last starter before it. That is mostly
+    one character or two, so the distinct pairs are asked, then triples; longer runs of marks one by one.
     """
-    pairs = codes[suspects].astype(np.int64)
-    pairs[suspects > 0] |= codes[suspects[suspects > 0] - 1].astype(np.int64) << 21
-    distinct, which = np.unique(pairs, return_inverse=True)
-    changes = np.fromiter(map(_pair_changes, distinct.tolist()), bool, len(distinct))
-    changing: Int64 = suspects[changes[which]]
-    return changing
+    changing = [suspects[:0]]
+    for length in (2, 3):
+        packed = codes[suspects].astype(np.int64)
+        for back in range(1, length):
+            before = np.where(suspects >= back, codes[suspects - back], ord(" ")).astype(np.int64)
+            packed |= before << (_CODE_BITS * back)
+        distinct, which = np.unique(packed, return_inverse=True)
+        answers = [_run_changes(run, length) for run in distinct.tolist()]
+        changing.append(suspects[np.array([answer is True for answer in answers], bool)[which]])
+        suspects = suspects[np.array([answer is None for answer in answers], bool)[which]]
+    runs = [place for place in suspects.tolist() if not _is_composed(text, place)]
+    return np.concatenate((*changing, np.array(runs, np.int64)))
 
 
 @cache
-def _pair_changes(pair: int) -> bool:
-    first, second = chr(pair >> 21), chr(pair & 0x1FFFFF)
-    return unicodedata.combining(first) != 0 or not unicodedata.is_normalized("NFC", first + second)
+def _run_changes(packed: int, length: int) -> bool | None:
+    """Whether NFC changes these characters; None when they do not reach back to a starter."""
+    codes = [packed >> (_CODE_BITS * back) & _CODE_MASK for back in reversed(range(length))]
+    if unicodedata.combining(chr(codes[0])):
+        return None
+    return not unicodedata.is_normalized("NFC", "".join(map(chr, codes)))
+
+
+def _is_composed(text: str, place: int) -> bool:
+    begin = place
+    while begin and unicodedata.combining(text[begin - 1]):
+        begin -= 1
+    return unicodedata.is_normalized("NFC", text[max(begin - 1, 0) : place + 1])
 
 
 def _composed(text: str, bounds: Int64, places: Int64) -> tuple[Codes, Int64]:

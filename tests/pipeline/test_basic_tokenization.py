@@ -1,6 +1,7 @@
 import unicodedata
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
@@ -58,6 +59,26 @@ def test_sentences_give_the_words_of_bert(cased, accents, strips, sentences):
     bounds = words.sentence_offsets.tolist()
     assert [end - begin for begin, end in pairwise(bounds)] == list(map(len, expected))
     assert words_of("\n".join(sentences), character_table(cased, accents)) == [w for s in expected for w in s]
+
+
+MARKS = (
+    "aeㄱ가각\u1100\u1161\u11a8কড\u09bc\u09be\u09c7\u09ddန\u1037\u103a"
+    "שׁ\u05bc\u05c1\u05b8\u0301\u0323\u0344\u0345ά "
+)
+
+
+@pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.text(st.sampled_from(MARKS), max_size=12), max_size=4))
+@example(["\u09a1\u09bc\u09be", "\u1014\u1037\u103a", "\u1014\u103a\u1037", "\u05e9\u05bc\u05c1\u05b8"])
+@example(["a\u0323\u05bc\u05bc\u0301", "\u0301", "\u0323a"])
+def test_runs_of_marks_are_composed_as_by_unicodedata(cased, accents, strips, sentences):
+    table = character_table(cased, accents)
+    for part in (sentences, ["".join(sentences)]):
+        words = split_words(as_array(part), table)
+        expected = [bert_words(sentence, cased, strips) for sentence in part]
+        assert np.diff(words.sentence_offsets).tolist() == list(map(len, expected))
+        assert words_of(" ".join(part), table) == [word for words in expected for word in words]
 
 
 def test_strip_letters_keeps_vowel_signs():

@@ -58,17 +58,6 @@ def test_ids_are_those_of_bert_on_made_up_text(cased, sentences):
     assert found == bert_ids(bert_tokenizer(vocabulary.pieces, cased), sentences)
 
 
-@pytest.mark.parametrize("limits", [{"memo_words": 1}, {"memo_letters": 1}])
-def test_a_full_memo_changes_no_id(trained, limits):
-    sentences = list(sample_sentences()[:8000])
-    small = WordPieceTokenizer(trained, **limits)
-    large = WordPieceTokenizer(trained)
-    for _ in range(2):
-        ids, offsets = small.encode_batch(sentences)
-        assert ids.tolist() == large.encode_batch(sentences)[0].tolist()
-        assert offsets[-1] == len(ids)
-
-
 def test_all_forms_of_a_column_give_the_same(trained):
     sentences = [*sample_sentences()[:500], ""]
     tokenizer = WordPieceTokenizer(trained)

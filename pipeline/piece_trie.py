@@ -1,0 +1,187 @@
+"""A trie of pieces in one flat table, which many words walk at once in a few NumPy operations a step.
+
+A node's number is where its row begins: the edge of character c lies in slot ``node + c``, and holds
+the node that it comes from, as a check, beside the node that it leads to. Rows overlap; each is put
+where its slots are free (a "double array", Aoe 1989). So a step is one addition and one look into a
+table, without hashing and without probing.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Int32 = npt.NDArray[np.int32]
+Int64 = npt.NDArray[np.int64]
+
+NO_PIECE = -1
+# Characters are numbered from 2: 0 ends a word, 1 is every character without an edge.
+END, STRANGE = 0, 1
+_CODE_POINTS = 0x110000
+_CODE_BITS = 21
+_NODE_BITS = np.int64(32)
+_NODE_MASK = np.int64((1 << 32) - 1)
+_HASH = np.uint64(0x9E3779B97F4A7C15)
+# Slots for one edge, rows with this many edges at the least are placed before smaller ones, and how often
+# a place is looked for before the table is made larger.
+_SPARSENESS = 4
+_ROW_SIZES = (1024, 256, 64, 32, 16, 8, 6, 5, 4, 3, 2, 1)
+_ROUNDS = 64
+
+
+class PieceTrie:
+    """Several sets of pieces, each under a root of its own."""
+
+    def __init__(self, roots: Sequence[Mapping[str, int]]) -> None:
+        texts = [text for pieces in roots for text in pieces]
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
+        distinct, codes = np.unique(points, return_inverse=True)
+        # What number each code point has.
+        self.codes = np.full(_CODE_POINTS, STRANGE, np.int32)
+        self.codes[0] = END
+        self.codes[distinct] = np.arange(len(distinct)) + 2
+        numbers = [number for pieces in roots for number in pieces.values()]
+        root = np.repeat(np.arange(len(roots)), [len(pieces) for pieces in roots])
+        ends = np.cumsum(lengths)
+        self._grow(codes + 2, ends - lengths, ends, root, np.array(numbers, np.int32), len(roots))
+
+    def _grow(self, codes: Int64, place: Int64, end: Int64, node: Int64, number: Int32, roots: int) -> None:
+        """Level by level: the distinct (node, character) of a level are its new nodes."""
+        edges: list[Int64] = [np.zeros(0, np.int64)]
+        pieces = [np.full(roots, NO_PIECE, np.int32)]
+        depths, nodes = [roots], roots
+        while len(place):
+            distinct, which = np.unique(node << _CODE_BITS | codes[place], return_inverse=True)
+            node = which + nodes
+            place = place + 1
+            ended = place == end
+            level = np.full(len(distinct), NO_PIECE, np.int32)
+            level[which[ended]] = number[ended]
+            edges.append(distinct)
+            pieces.append(level)
+            depths.append(len(distinct))
+            nodes += len(distinct)
+            place, end, node, number = place[~ended], end[~ended], node[~ended], number[~ended]
+        packed = np.concatenate(edges)
+        parents, codes = packed >> _CODE_BITS, packed & ((1 << _CODE_BITS) - 1)
+        rows = _Rows(parents, codes, nodes)
+        self._roots = rows.begins[:roots].tolist()
+        self.table = np.full(rows.size, -1, np.int64)
+        slots = rows.begins[parents] + codes
+        self.table[slots] = rows.begins[parents] << _NODE_BITS | rows.begins[roots:]
+        self._fill(rows, parents, np.concatenate(pieces), depths)
+
+    def _fill(self, rows: "_Rows", parents: Int64, pieces: Int32, depths: list[int]) -> None:
+        """For each node the longest piece on the way to it, and how far behind that was."""
+        depth = np.repeat(np.arange(len(depths), dtype=np.int64), depths)
+        behind = np.where(pieces >= 0, 0, depth)
+        begin = depths[0]
+        for size in depths[1:]:
+            level = slice(begin, begin + size)
+            before = parents[begin - depths[0] : begin - depths[0] + size]
+            inherits = (pieces[level] < 0) & (pieces[before] >= 0)
+            pieces[level] = np.where(inherits, pieces[before], pieces[level])
+            behind[level] = np.where(inherits, behind[before] + 1, behind[level])
+            begin += size
+        self.piece = np.full(rows.size, NO_PIECE, np.int32)
+        self.depth, self.behind = np.zeros((2, rows.size), np.int64)
+        self.piece[rows.begins] = pieces
+        self.depth[rows.begins] = depth
+        self.behind[rows.begins] = behind
+
+    def walk(self, codes: Int64, begins: Int64) -> tuple[Int32, Int64]:
+        """Cuts words into the longest pieces, the first from root 0 and the others from root 1.
+
+        ``codes`` are the numbers of the words' characters with END behind each word, ``begins`` where
+        the words begin; none is empty. Gives an array as long as ``codes`` with the piece that begins
+        at each place or NO_PIECE, and the places where none fits; there the word is left.
+        """
+        out = np.full(len(codes), NO_PIECE, np.int32)
+        failed = [np.zeros(0, np.int64)]
+        place = begins
+        node = np.full(len(begins), self._roots[0], np.int64)
+        while len(place):
+            edge = self.table.take(node + codes.take(place))
+            stuck = np.flatnonzero(edge >> _NODE_BITS != node)
+            at = place.take(stuck)
+            last = node.take(stuck)
+            node = edge & _NODE_MASK
+            place = place + 1
+            if not len(stuck):
+                continue
+            piece = self.piece.take(last)
+            begin = at - self.depth.take(last)
+            out[begin] = piece
+            at -= self.behind.take(last)
+            missing = piece < 0
+            if missing.any():
+                failed.append(begin[missing])
+            node[stuck], place[stuck] = self._roots[1], at
+            finished = missing | (codes.take(at) == END)
+            if finished.any():
+                keep = np.ones(len(place), bool)
+                keep[stuck[finished]] = False
+                place, node = place[keep], node[keep]
+        return out, np.concatenate(failed)
+
+
+class _Rows:
+    """Where each node's row begins. Beginnings differ; edges have slots of their own."""
+
+    def __init__(self, parents: Int64, codes: Int64, nodes: int) -> None:
+        self._codes = codes
+        self._counts = np.bincount(parents, minlength=nodes)
+        self._firsts = np.cumsum(self._counts) - self._counts
+        self._width = int(codes.max(initial=0)) + 1
+        self.begins = np.full(nodes, -1, np.int64)
+        span = _SPARSENESS * nodes + self._width
+        self._taken, self._begun = np.zeros(span + self._width, bool), np.zeros(span, bool)
+        self._claims = np.zeros(len(self._taken), np.int64)
+        above = 1 << 62
+        for least in _ROW_SIZES:
+            self._place(np.flatnonzero((self._counts >= least) & (self._counts < above)))
+            above = least
+        leaves = np.flatnonzero(self._counts == 0)
+        self.begins[leaves] = np.flatnonzero(~self._begun)[: len(leaves)]
+
+    @property
+    def size(self) -> int:
+        """Slots that an edge may lie in."""
+        return len(self._taken)
+
+    def _enlarge(self) -> None:
+        more = len(self._begun)
+        self._taken = np.concatenate((self._taken, np.zeros(more, bool)))
+        self._begun = np.concatenate((self._begun, np.zeros(more, bool)))
+        self._claims = np.zeros(len(self._taken), np.int64)
+
+    def _place(self, nodes: Int64) -> None:
+        number = 0
+        while len(nodes):
+            number += 1
+            if number % _ROUNDS == 0:
+                self._enlarge()
+            nodes = nodes[~self._try(nodes, number)]
+
+    def _try(self, nodes: Int64, number: int) -> npt.NDArray[np.bool_]:
+        """Tries one place for the row of each node; says which rows got theirs."""
+        with np.errstate(over="ignore"):
+            mixed = (nodes * 0x10001 + number).astype(np.uint64) * _HASH
+        begins = ((mixed >> np.uint64(24)) % np.uint64(len(self._begun))).astype(np.int64)
+        counts = self._counts[nodes]
+        ends = np.cumsum(counts)
+        edges = np.repeat(self._firsts[nodes] - ends + counts, counts) + np.arange(ends[-1])
+        slots = np.repeat(begins, counts) + self._codes[edges]
+        free = np.logical_and.reduceat(~self._taken[slots], ends - counts) & ~self._begun[begins]
+        # Of those that want one slot, or one beginning, the last written gets it.
+        owner = np.repeat(nodes, counts)
+        wants = np.repeat(free, counts)
+        self._claims[slots[wants]] = owner[wants]
+        free &= np.logical_and.reduceat(self._claims[slots] == owner, ends - counts)
+        self._claims[begins[free]] = nodes[free]
+        free &= self._claims[begins] == nodes
+        self._taken[slots[np.repeat(free, counts)]] = True
+        self._begun[begins[free]] = True
+        self.begins[nodes[free]] = begins[free]
+        return free
