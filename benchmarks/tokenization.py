@@ -3,7 +3,7 @@
     python -m benchmarks.tokenization DATA_FOLDER VOCAB_FOLDER [--langs en,de] [--repeat 2]
 
 For every language, cased as the vocabulary is: sentences, sentences whose ids differ, MB/s of
-`tokenizers.encode_batch` on one thread (with the ids fetched) and of ours, cold and warm memo, by
+`tokenizers.encode_batch` on one thread (with the ids fetched) and of ours, cold (a new tokenizer) and warm (again), by
 processor time. Both get the text in NFC, as the pipeline gives it. The longest words are excepted.
 """
 

@@ -7,12 +7,8 @@ needs least (the half-words that longer pieces were made of, mostly) are taken o
 Nothing depends on the order of the counts, on hashing or on the number of workers: words are sorted,
 pieces are numbered in order of making, and equal counts are settled by those numbers. Counts are
 64-bit integers throughout.
-
-Words are kept as one flat array of symbols with links to the left and to the right, so that a merge
-is a few NumPy operations on the places where the pair stands.
 """
 
-import heapq
 import logging
 import zlib
 from collections import Counter
@@ -20,17 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeline.alphabet import VocabularyError, choose_alphabet
+from pipeline.pair_merges import PairMerges
 from pipeline.wordpiece import MAX_WORD_CHARS, WordEncoder, stretches
 from schemas.scripts import lacks_spaces
-from schemas.vocabulary import CONTINUATION, SPECIAL_TOKENS
+from schemas.vocabulary import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 # Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 50 bytes at work.
 MAX_WORDS = 3_500_000
@@ -41,7 +34,6 @@ _SURPLUS = 1.06
 _COUNT_LIMIT = 1 << 62
 # Words that are worked on at a time, for bounded memory.
 _WORDS_AT_ONCE = 100_000
-_PLACES_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -104,7 +96,7 @@ def _train(
     alphabet = choose_alphabet(counts.items(), free, size)
     usable = [(word, count) for word, count in selected.words if alphabet.covers(word)]
     wanted = free - len(alphabet.pieces)
-    merges = _Merges(usable, alphabet.pieces)
+    merges = PairMerges(usable, alphabet.pieces)
     merges.run(int(wanted * surplus))
     made = merges.made()
     # Where the words are too few to fill the rest with merges, rarer characters do.
@@ -195,125 +187,3 @@ def _drop_least_used(
     ranked = np.lexsort((-np.arange(len(made)), uses[: len(made)]))
     dropped = set(ranked[:surplus].tolist())
     return [piece for number, piece in enumerate(made) if number not in dropped]
-
-
-# ---------------------------------------------------------------- merges
-
-
-class _Merges:
-    """Merges pairs of pieces; the words live in flat arrays, linked over what was merged away."""
-
-    def __init__(self, words: list[tuple[str, int]], alphabet: list[str]) -> None:
-        self._pieces = list(alphabet)
-        self._number = {piece: number for number, piece in enumerate(alphabet)}
-        self._alphabet = len(alphabet)
-        words = [item for item in words if len(item[0]) > 1]
-        lengths = np.fromiter((len(word) for word, _ in words), np.int64, len(words))
-        counts = np.fromiter((count for _, count in words), np.int64, len(words))
-        places = int(lengths.sum())
-        opening = {char: self._number.get(char, -1) for char in {word[0] for word, _ in words}}
-        letters = {piece[2:]: n for piece, n in self._number.items() if len(piece) == 3 and piece[:2] == "##"}
-        symbols = (
-            number for word, _ in words for number in (opening[word[0]], *map(letters.__getitem__, word[1:]))
-        )
-        self._symbol = np.fromiter(symbols, np.int32, places)
-        ends = np.cumsum(lengths)
-        self._right = np.arange(1, places + 1, dtype=np.int32)
-        self._right[ends - 1] = -1
-        self._left = np.arange(-1, places - 1, dtype=np.int32)
-        self._left[ends - lengths] = -1
-        self._weight = np.repeat(counts, lengths)
-        self._count: dict[int, int] = {}
-        self._places: dict[int, list[Int32]] = {}
-        self._heap: list[tuple[int, int]] = []
-        for begin in range(0, places, _PLACES_AT_ONCE):
-            firsts = np.flatnonzero(self._right[begin : begin + _PLACES_AT_ONCE] >= 0) + begin
-            self._add_pairs(firsts.astype(np.int32))
-        # Each part pushed its pairs: one entry for each is enough.
-        self._heap = [(-count, key) for key, count in self._count.items()]
-        heapq.heapify(self._heap)
-
-    def _keys(self, firsts: Int32, seconds: Int32) -> Int64:
-        high = self._symbol[firsts].astype(np.int64) << 32
-        return high | self._symbol[seconds]
-
-    def _add_pairs(self, firsts: Int32) -> None:
-        """Counts the pairs that begin at these places."""
-        keys = self._keys(firsts, self._right[firsts])
-        order = np.argsort(keys, kind="stable")
-        keys, firsts = keys[order], firsts[order]
-        begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else keys
-        if not len(begins):
-            return
-        sums = np.add.reduceat(self._weight[firsts], begins).tolist()
-        bounds = [*begins.tolist(), len(keys)]
-        for number, key in enumerate(keys[begins].tolist()):
-            count = self._count.get(key, 0) + sums[number]
-            self._count[key] = count
-            self._places.setdefault(key, []).append(firsts[bounds[number] : bounds[number + 1]])
-            heapq.heappush(self._heap, (-count, key))
-
-    def _subtract_pairs(self, firsts: Int32, keys: Int64) -> None:
-        for key, weight in zip(keys.tolist(), self._weight[firsts].tolist(), strict=True):
-            # In "aaa" one of the two pairs is the merged one itself, which is no longer counted.
-            if key in self._count:
-                self._count[key] -= weight
-
-    def run(self, wanted: int) -> None:
-        """Merges until ``wanted`` new pieces are there or no pair is left."""
-        while self._heap and len(self._pieces) - self._alphabet < wanted:
-            negative, key = heapq.heappop(self._heap)
-            count = self._count.get(key, 0)
-            if count == -negative:
-                self._merge(key)
-            elif 0 < count < -negative:
-                heapq.heappush(self._heap, (-count, key))
-
-    def _merge(self, key: int) -> None:
-        first, second = key >> 32, key & 0xFFFFFFFF
-        firsts = self._standing(key, first, second)
-        del self._count[key]
-        seconds = self._right[firsts]
-        before, after = self._left[firsts], self._right[seconds]
-        # In "abab" the pair between two merges is the right one of the first and the left one of the
-        # second: it is taken away once, as a left one.
-        has_before, has_after = before >= 0, after >= 0
-        own_after = has_after
-        if (self._symbol[after[has_after]] == first).any():
-            own_after = has_after & ~np.isin(after, firsts)
-        self._subtract_pairs(firsts[has_before], self._keys(before[has_before], firsts[has_before]))
-        self._subtract_pairs(seconds[own_after], self._keys(seconds[own_after], after[own_after]))
-        self._symbol[firsts] = self._piece(first, second)
-        self._symbol[seconds] = -1
-        self._right[firsts] = after
-        self._left[after[has_after]] = firsts[has_after]
-        lefts = self._left[firsts]
-        rights = firsts[(after >= 0) & own_after]
-        self._add_pairs(np.concatenate((lefts[lefts >= 0], rights)))
-
-    def _standing(self, key: int, first: int, second: int) -> Int32:
-        """Where the pair still stands, in ascending order; without overlaps in runs like aaa."""
-        places = np.concatenate(self._places.pop(key))
-        places = places[self._symbol[places] == first]
-        rights = self._right[places]
-        places = places[(rights >= 0) & (self._symbol[rights] == second)]
-        places = np.unique(places)
-        if first != second:
-            return places
-        taken, kept = -1, []
-        for place, right in zip(places.tolist(), self._right[places].tolist(), strict=True):
-            if place != taken:
-                kept.append(place)
-                taken = right
-        return np.array(kept, np.int32)
-
-    def _piece(self, first: int, second: int) -> int:
-        name = self._pieces[first] + self._pieces[second].removeprefix(CONTINUATION)
-        number = self._number.setdefault(name, len(self._pieces))
-        if number == len(self._pieces):
-            self._pieces.append(name)
-        return number
-
-    def made(self) -> list[str]:
-        """The merged pieces in order of making."""
-        return self._pieces[self._alphabet :]
