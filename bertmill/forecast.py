@@ -39,6 +39,8 @@ class CorpusSize:
     """Tokens written, for every pass and every length."""
     units: int
     buckets: int
+    stubs: bool = False
+    """Whether a round of its own caps the pages of one sentence pattern (dedup.max_templated)."""
 
     @staticmethod
     def of(config: BuildConfig, compressed_bytes: float, rates: Rates) -> "CorpusSize":
@@ -55,6 +57,7 @@ class CorpusSize:
             made_tokens=shuffled * len(settings.lengths),
             units=max(1, math.ceil(compressed_bytes / config.extraction.unit_bytes)),
             buckets=max(1, math.ceil(text_mb * 1e6 / settings.bucket_bytes)) * settings.passes,
+            stubs=config.dedup.max_templated is not None,
         )
 
 
@@ -81,9 +84,11 @@ def forecast_build(size: CorpusSize, cores: int, cores_per_node: int, rates: Rat
     """Every stage on ``cores`` cores. Raises ConfigError when there is no core."""
     if cores < 1 or cores_per_node < 1:
         raise ConfigError("--cores and --cores-per-node: at least 1")
+    round_tasks = size.units + max(1, math.ceil(size.documents / 2e6))
     tasks = {
         "extract": size.units,
-        "dedup": size.units + max(1, math.ceil(size.documents / 2e6)),
+        "dedup": round_tasks,
+        **({"stubs": round_tasks} if size.stubs else {}),
         "vocabulary": size.units,
         "instances": size.units + size.buckets,
         "publish": size.units + size.buckets,
@@ -112,7 +117,8 @@ def _stage(
         "extract": size.text_mb * ratio["documents_mb_per_text_mb"] / 1e3,
         "instances": size.made_tokens * ratio["shard_bytes_per_token"] / 1e9,
     }
-    moved = {"dedup": size.documents * 2 * 60 / 1e9, "instances": size.shuffled_tokens * 4.5 / 1e9}
+    moved = {"dedup": size.documents * 2 * 60 / 1e9, "stubs": size.documents * 60 / 1e9}
+    moved["instances"] = size.shuffled_tokens * 4.5 / 1e9
     return StageForecast(
         name=name,
         tasks=tasks,

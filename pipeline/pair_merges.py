@@ -82,7 +82,7 @@ class PairMerges:
     def _add(self, key: int, weight: int, places: bytes) -> None:
         before = self._count.get(key)
         if before is None:
-            self._places[key] = self._places[key] + places if key in self._places else places
+            self._places[key] = places
         else:
             weight += before
             self._places[key] += places
@@ -91,9 +91,18 @@ class PairMerges:
 
     def _subtract_pairs(self, firsts: Int32, keys: Int64) -> None:
         for key, weight in zip(keys.tolist(), self._weight[firsts].tolist(), strict=True):
-            # In "aaa" one of the two pairs is the merged one itself, which is no longer counted.
-            if key in self._count:
-                self._count[key] -= weight
+            self._subtract(key, weight)
+
+    def _subtract(self, key: int, weight: int) -> None:
+        # In "aaa" one of the two pairs is the merged one itself, which is no longer counted.
+        left = self._count.get(key)
+        if left is None:
+            return
+        if left == weight:
+            # It stands nowhere any more.
+            del self._count[key], self._places[key]
+        else:
+            self._count[key] = left - weight
 
     def run(self, wanted: int) -> None:
         """Merges until ``wanted`` new pieces are there or no pair is left."""
@@ -159,7 +168,7 @@ class PairMerges:
             if symbol[place] == first and after >= 0 and symbol[after] == second and place != taken:
                 firsts.append(place)
                 taken = after if first == second else -1
-        count, merged = self._count, set(firsts)
+        merged = set(firsts)
         for place in firsts:
             before, after = left[place], right[right[place]]
             lost = []
@@ -168,8 +177,7 @@ class PairMerges:
             if after >= 0 and after not in merged:
                 lost.append(second << 32 | symbol[after])
             for key in lost:
-                if key in count:
-                    count[key] -= weight[place]
+                self._subtract(key, weight[place])
         piece = self._piece(first, second)
         rights = []
         for place in firsts:

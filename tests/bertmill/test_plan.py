@@ -134,6 +134,22 @@ def test_command_on_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ]  # fmt: skip
 
 
+def test_the_round_of_bot_stubs_is_a_row_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "build.yaml"
+    config.write_text(yaml.safe_dump({
+        "output": "/corpus", "sources": [{"name": "w", "kind": "wikimedia", "paths": ["/dumps"]}],
+        "dedup": {"max_templated": 1000},
+    }))  # fmt: skip
+    assert main(["plan", str(config), "--input-gb", "100", "--cores", "2000"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert [row[1] for row in rows] == [
+        "stage", "extract", "dedup", "stubs", "vocabulary", "instances", "publish",
+    ]  # fmt: skip
+    assert rows[3][3] == rows[2][3]  # tasks: it reads every unit once more
+
+
 def test_command_on_files_that_are_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", str(OVERLAYS / "build-large/build.yaml")]
     assert main([*words, "--input-gb", "100", "--cores", "2000"]) == 0
