@@ -6,14 +6,16 @@
 The first form reads documents with a `text` and a `lang`, splits and tokenizes them, and prints MB of
 text (UTF-8 bytes of the sentences) per second of processor time for every masking unit and length:
 already tokenized, and with tokenization; with the reference of tests/ (the algorithm of
-google-research/bert in plain Python) on the same sentences; bytes per token of the shards; and the
-same text as one single document. The second form compares as many rows of the fast and the slow
+google-research/bert in plain Python) on the same sentences; bytes per token of the shards; the same
+text as one single document; and, by the rate of `tokenizers` encode_batch on one thread in the same run, what
+LDDL would make on this machine. The second form compares as many rows of the fast and the slow
 instances by distribution (chi-square) and exits with 1 when one differs.
 """
 
 import argparse
 import itertools
 import json
+import os
 import random
 import sys
 import time
@@ -21,8 +23,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
 import numpy as np
 import numpy.typing as npt
+from tokenizers import BertWordPieceTokenizer
 
 from benchmarks.texts import records
 from pipeline.bucket import BucketDocuments
@@ -46,6 +51,9 @@ from tests.statistics_of_instances import SIGNIFICANCE, Histograms, bucket_of, i
 UNITS = ("token", "whole_word", "span", "ngram")
 LENGTHS = {128: 20, 512: 80}
 VOCABULARY_SIZE = 30_522
+# LDDL with --masking, pairs and masks alone and with tokenization, on one core of a machine where
+# encode_batch on one thread does the third; all in MB of text a second.
+LDDL_PAIRS, LDDL_ALL, LDDL_YARDSTICK = 3.2, 0.70, 1.95
 
 
 def main() -> int:
@@ -125,7 +133,37 @@ def rates(arguments: argparse.Namespace) -> dict[str, Any]:
     whole = bucket_from(bucket.token_ids, bucket.sentence_offsets, np.array([counts.sum()]), ["en"])
     one = megabytes / one_rate(whole, vocabulary, "whole_word", 128, "nsp")["making"]
     print(f"\nthe same text as one document, whole_word, 128: {one:.1f} MB/s")
-    return {"megabytes": megabytes, "reference_mb_s": reference, "rates": table, "one_document_mb_s": one}
+    yardstick = encode_batch_rate(sentences, vocabulary)
+    against = beside_lddl(table, yardstick)
+    return {
+        "megabytes": megabytes,
+        "reference_mb_s": reference,
+        "rates": table,
+        "one_document_mb_s": one,
+        "encode_batch_mb_s": yardstick,
+        "slowest_times_lddl": against,
+    }
+
+
+def encode_batch_rate(sentences: list[str], vocabulary: Vocabulary) -> float:
+    """MB of text a second of `tokenizers` on one thread, with the same vocabulary."""
+    some = sentences[: len(sentences) // 4]
+    theirs = BertWordPieceTokenizer(dict(vocabulary.index), lowercase=not vocabulary.cased)
+    seconds, _ = cpu_seconds(lambda: theirs.encode_batch(some, add_special_tokens=False), 2)
+    return sum(len(sentence.encode()) for sentence in some) / 1e6 / seconds
+
+
+def beside_lddl(table: list[dict[str, Any]], yardstick: float) -> dict[str, float]:
+    """How many times LDDL's rate, estimated for this machine, the slowest row is; printed, too."""
+    scale = yardstick / LDDL_YARDSTICK
+    pairs, everything = LDDL_PAIRS * scale, LDDL_ALL * scale
+    print(f"encode_batch: {yardstick:.2f} MB/s, so LDDL {pairs:.2f} and {everything:.2f} MB/s")
+    slowest = {}
+    for column, rate in (("instances_mb_s", LDDL_PAIRS), ("with_tokenization_mb_s", LDDL_ALL)):
+        row = min(table, key=lambda row: float(row[column]))
+        slowest[column] = row[column] / (rate * scale)
+        print(f"slowest, {column}: {row['unit']} {row['length']}, {slowest[column]:.1f} x LDDL")
+    return slowest
 
 
 def read_documents(path: Path, limit: float) -> Iterator[tuple[str, list[str]]]:
