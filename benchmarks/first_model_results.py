@@ -1,0 +1,135 @@
+"""What docs/first-model.md shows of the first model: its curves and its scores.
+
+    python -m benchmarks.first_model_results tasks results
+    python -m benchmarks.first_model_results run runs/first-model --to first_model.json --chart first-model.svg
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from bertmill.charts import Line, line_chart
+from trainer.history import Record, read_history
+
+_HELD_OUT = ("loss", "accuracy", "perplexity", "pair_accuracy", "sequences", "masked_tokens")
+_STARTED = ("time", "attempt", "world_size", "step", "kernel", "parameters")
+
+
+def scores(folder: Path) -> dict[str, Any]:
+    """Of results.json below ``folder``/MODEL-TASK-SEED: each metric by model, task and set, over the seeds."""
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for path in sorted(folder.glob("*/results.json")):
+        model, task, _ = path.parent.name.rsplit("-", 2)
+        report = json.loads(path.read_text(encoding="utf-8"))
+        for one in report["seeds"]:
+            sets = {"validation": one["validation"], **one["test"]}
+            for name, figures in sets.items():
+                for metric, value in figures.items():
+                    found[f"{model} {task}"][f"{name} {metric}"].append(value)
+    return {
+        key: {name: _spread(values) for name, values in figures.items()}
+        for key, figures in sorted(found.items())
+    }
+
+
+def _spread(values: list[float]) -> dict[str, float]:
+    return {
+        "mean": round(statistics.fmean(values), 4),
+        "deviation": round(statistics.stdev(values), 4) if len(values) > 1 else 0.0,
+        "least": round(min(values), 4),
+        "most": round(max(values), 4),
+        "seeds": len(values),
+    }
+
+
+def run_summary(run: str, every: int) -> dict[str, Any]:
+    """Curves, held-out figures, starts and rates of a run; a point for each ``every`` steps."""
+    history = read_history(run)
+    events: dict[str, list[Record]] = defaultdict(list)
+    for event in history.events:
+        events[event["event"]].append(event)
+    rates: dict[int, list[Record]] = defaultdict(list)
+    for record in history.figures:
+        rates[record["max_seq_length"]].append(record)
+    return {
+        "config": events["started"][0]["config"],
+        "started": [{name: one[name] for name in _STARTED} for one in events["started"]],
+        "ready": events["ready"],
+        "skipped": [one["step"] for one in events["skipped"]],
+        "training": [_point(one) for one in history.figures if one["step"] % every == 0],
+        "held_out": [
+            {
+                "step": one["step"],
+                **{
+                    group: {name: round(figures[name], 4) for name in _HELD_OUT if name in figures}
+                    for group, figures in one["held_out"].items()
+                },
+            }
+            for one in events["evaluated"]
+        ],
+        "rates": {str(length): _rates(records) for length, records in rates.items()},
+    }
+
+
+def _point(record: Record) -> dict[str, float]:
+    names = ("loss", "token_loss", "token_accuracy", "pair_accuracy", "learning_rate", "gradient_norm")
+    return {"step": record["step"], **{name: float(f"{record[name]:.5g}") for name in names}}
+
+
+def _rates(records: list[Record]) -> dict[str, float]:
+    """Medians over the lines of the log: a line that held a measurement or a save does not count more."""
+
+    def median(name: str) -> float:
+        return float(f"{statistics.median(one[name] for one in records if name in one):.5g}")
+
+    rows = statistics.median(one["global_batch"] / one["step_seconds"] for one in records)
+    names = ("tokens_per_second", "data_wait_share", "packing_efficiency", "step_seconds", "mfu")
+    seen = {name: median(name) for name in names if any(name in one for one in records)}
+    return {"lines": len(records), "rows_per_second": round(rows, 1), **seen}
+
+
+def chart(summary: dict[str, Any]) -> str:
+    """The loss of masked tokens while training, and held out, against the steps: an SVG."""
+    training = [(one["step"], one["token_loss"]) for one in summary["training"]]
+    held_out = [
+        Line(f"held out, {group}", [(one["step"], one[group]["loss"]) for one in summary["held_out"]])
+        for group in summary["held_out"][-1]
+        if group not in ("step", "all")
+    ]
+    return line_chart([Line("training", training), *held_out])
+
+
+def main() -> int:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    of_tasks = commands.add_parser("tasks", help="scores of the fine-tunings")
+    of_tasks.add_argument("folder", type=Path)
+    of_run = commands.add_parser("run", help="curves of the pretraining")
+    of_run.add_argument("run")
+    of_run.add_argument("--every", type=int, default=100, help="steps between points of the curve")
+    of_run.add_argument("--to", type=Path, help="a JSON file")
+    of_run.add_argument("--chart", type=Path, help="an SVG file")
+    arguments = parser.parse_args()
+    if arguments.command == "tasks":
+        print(json.dumps(scores(arguments.folder), indent=1))
+        return 0
+    summary = run_summary(arguments.run, arguments.every)
+    text = json.dumps(summary, indent=1) + "\n"
+    if arguments.to:
+        arguments.to.write_text(text, encoding="utf-8")
+    else:
+        print(text)
+    if arguments.chart:
+        arguments.chart.write_text(chart(summary), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
