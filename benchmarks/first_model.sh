@@ -52,12 +52,12 @@ card() {
 }
 
 pretrain() {
-    timeout --signal=TERM --kill-after=60 "${LIMIT:-86400}" \
+    timeout --foreground --signal=TERM --kill-after=60 "${LIMIT:-86400}" \
         python3 "$repo/trainer/pretrain.py" --config "$recipe" "$@" || [ $? = 124 ]
 }
 
 random() {
-    short_run first-model-random "$(card 0)" 64 1 1.0e-12
+    short_run first-model-random "$(card 0)" 64 1 1.0e-12 "$@"
 }
 
 # MODEL TASK SEED CARD and what differs between tasks
@@ -92,8 +92,7 @@ tasks() {
 }
 
 case $stage in
-text | try | pretrain | tasks) "$stage" "$@" ;;
-random) random ;;
+text | try | pretrain | random | tasks) "$stage" "$@" ;;
 corpus) python3 "$repo/pipeline/build_corpus.py" --config "$repo/configs/first-model-corpus.yaml" "$@" ;;
 *) echo "first_model.sh: no stage $stage" >&2 && exit 2 ;;
 esac

@@ -1,11 +1,12 @@
 """What docs/first-model.md shows of the first model: its curves and its scores.
 
-    python -m benchmarks.first_model_results tasks results
-    python -m benchmarks.first_model_results run runs/first-model --to first_model.json --chart first-model.svg
+python -m benchmarks.first_model_results tasks results
+python -m benchmarks.first_model_results run runs/first-model --to first_model.json --chart first-model.svg
 """
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections import defaultdict
@@ -16,11 +17,13 @@ from bertmill.charts import Line, line_chart
 from trainer.history import Record, read_history
 
 _HELD_OUT = ("loss", "accuracy", "perplexity", "pair_accuracy", "sequences", "masked_tokens")
+_BARE_VALUE = re.compile(r"=([^\s\"'<>=]+)(?=[\s>])")
+_STYLE = "font:12px sans-serif;background:#fff"
 _STARTED = ("time", "attempt", "world_size", "step", "kernel", "parameters")
 
 
 def scores(folder: Path) -> dict[str, Any]:
-    """Of results.json below ``folder``/MODEL-TASK-SEED: each metric by model, task and set, over the seeds."""
+    """Of ``folder``/MODEL-TASK-SEED/results.json: each metric by model, task and set, over the seeds."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(folder.glob("*/results.json")):
         model, task, _ = path.parent.name.rsplit("-", 2)
@@ -69,7 +72,7 @@ def run_summary(run: str, every: int) -> dict[str, Any]:
                     for group, figures in one["held_out"].items()
                 },
             }
-            for one in events["evaluated"]
+            for one in history.held_out
         ],
         "rates": {str(length): _rates(records) for length, records in rates.items()},
     }
@@ -100,7 +103,10 @@ def chart(summary: dict[str, Any]) -> str:
         for group in summary["held_out"][-1]
         if group not in ("step", "all")
     ]
-    return line_chart([Line("training", training), *held_out])
+    svg = line_chart([Line("training", training), *held_out], "step")
+    # As a file it must be XML, which wants quotes about every value.
+    svg = _BARE_VALUE.sub(r'="\1"', svg)
+    return svg.replace("<svg ", f"<svg xmlns='http://www.w3.org/2000/svg' style='{_STYLE}' ", 1) + "\n"
 
 
 def main() -> int:
