@@ -12,7 +12,7 @@ set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$repo${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
 recipe=$repo/configs/recipes/first-model.yaml
-cards=${CARDS:-0 1 2 3}
+cards=${CARDS:-0 1}
 gpu=${GPU:-true}
 stage=$1
 shift
@@ -36,7 +36,7 @@ short_run() {
 # TRIES: ROWS:STEPS:RATE for each card
 try() {
     local number=0 one
-    for one in ${TRIES:-1024:800:5.0e-4 1024:800:1.0e-3 2048:400:1.0e-3 512:1600:5.0e-4}; do
+    for one in ${TRIES:-512:900:2.0e-4 256:1500:1.0e-4}; do
         IFS=: read -r rows steps rate <<<"$one"
         short_run "try-$rows-$rate" "$(card $number)" "$rows" "$steps" "$rate" "$@" &
         number=$((number + 1))
@@ -83,7 +83,7 @@ tasks() {
                 --files.test='{other-domains: [eval/cola/out_of_domain_dev.tsv.xz]}' "$@" &
             task_run "$model" sib200 "$seed" "$(card $((number + 2)))" --files.text=text --files.label=category \
                 --files.train='[eval/sib200/train.tsv.xz]' --files.validation='[eval/sib200/dev.tsv.xz]' \
-                --files.test='{test: [eval/sib200/test.tsv.xz]}' --epochs=10 "$@" &
+                --files.test='{test: [eval/sib200/test.tsv.xz]}' "$@" &
             number=$((number + 3))
         done
     done
