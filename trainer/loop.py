@@ -246,6 +246,8 @@ class Trainer:
         torch.manual_seed(seed_of(self.config.seed, _DROPOUT, step, self.ranks.rank))
         statistics = self._gradients(batches, targets)
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if batches.plan.step_in_phase == 0:
+            self.guard.forget()
         skip = self.ranks.max_on_device(self.guard.is_bad(norm).to(torch.uint8)).bool()
         self.guard.record(norm, skip)
         if self.config.stability.clip_norm is not None:

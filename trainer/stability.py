@@ -56,6 +56,10 @@ class SpikeGuard:
         self.skipped = self.skipped + skip
         self.skipped_in_a_row = torch.where(skip, self.skipped_in_a_row + 1, 0)
 
+    def forget(self) -> None:
+        """Begins the history anew: norms at another length or batch size say nothing of those to come."""
+        self._seen = torch.zeros_like(self._seen)
+
     def state(self) -> dict[str, Any]:
         """JSON. Floats keep every bit, so a resumed run judges as an undisturbed one."""
         return {

@@ -67,10 +67,9 @@ class Cluster:
             self._ray, "start", "--block", f"--node-ip-address={host.address}",
             "--object-store-memory=150000000", *words,
         ]  # fmt: skip
-        before = self.alive()
         for _ in range(5):
             host.start(command, self._environment, self._folder / f"{name}.log")
-            wait_until(lambda: self.alive() > before or not host.running, f"node {name}", 180)
+            wait_until(lambda: self.is_alive(host.address) or not host.running, f"node {name}", 180)
             time.sleep(5)  # one of Ray's processes that fails to start takes the node down again
             if host.running:
                 return
@@ -83,16 +82,19 @@ class Cluster:
         self._start(host, name, [f"--address={self._gcs}", "--num-cpus=1"])
         self.workers[name] = host
 
-    def alive(self) -> int:
-        """Nodes that Ray counts as alive; 0 while the dashboard does not answer."""
+    def is_alive(self, address: str) -> bool:
+        """Whether Ray counts the node as alive; not while the dashboard does not answer.
+
+        Their number would not tell: a host that lost its power counts for another half minute.
+        """
         try:
             answer = requests.get(
                 f"{self.dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {self.token}"}, timeout=5
             )
             nodes = answer.json()["data"]["result"]["result"]
         except (requests.RequestException, ValueError, KeyError):
-            return 0
-        return sum(node["state"] == "ALIVE" for node in nodes)
+            return False
+        return any(node["state"] == "ALIVE" and node["node_ip"] == address for node in nodes)
 
     def kill(self, name: str) -> None:
         """A power cut at a worker."""

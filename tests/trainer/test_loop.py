@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from schemas.errors import BertmillError, CheckpointError, ConfigError, CorpusError
-from tests.trainer.runs import History, train_config
+from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from tests.trainer.test_corpus import corpus_of
 from trainer.checkpoint import latest_verified
@@ -265,6 +265,25 @@ def test_a_run_of_skipped_steps_ends_the_run(tmp_path, manifest):  # trainer-023
 
     with pytest.raises(BertmillError, match="3 steps in a row were skipped"):
         run(config, monkey=monkey)
+
+
+def test_the_history_of_norms_begins_anew_with_each_phase_also_after_a_stop(tmp_path, manifest):
+    config = train_config(tmp_path, manifest)
+    config["phases"] = [phase(32, 16, 128, steps=4), phase(64, 8, 128, steps=3)]
+    known = []
+
+    def monkey(trainer):
+        record = trainer.guard.record
+
+        def noting(norm, skip):
+            known.append(trainer.guard.state()["seen"])
+            record(norm, skip)
+
+        trainer.guard.record = noting
+
+    assert run(config, stop_after=4, monkey=monkey).step == 4
+    run(config, monkey=monkey)
+    assert known == [0, 1, 2, 3, 0, 1, 2]
 
 
 @pytest.mark.parametrize("spelling", ["fp16", "float16", "half"])

@@ -63,6 +63,15 @@ def test_a_resumed_guard_judges_like_an_undisturbed_one(norms, cut):
     assert second.state() == whole.state()
 
 
+def test_a_guard_that_forgot_judges_nothing_until_it_knows_enough_again():
+    guard = SpikeGuard(128, 6.0, CPU)
+    feed(guard, [1.0] * 60)
+    guard.forget()
+    assert not any(feed(guard, [30.0] * 20))
+    assert feed(guard, [1e8, 30.0]) == [True, False]
+    assert int(guard.skipped) == 1
+
+
 def test_another_window_begins_a_new_history():
     guard = SpikeGuard(16, 6.0, CPU)
     feed(guard, [1.0] * 20)
