@@ -117,8 +117,11 @@ def _stage(
         "extract": size.text_mb * ratio["documents_mb_per_text_mb"] / 1e3,
         "instances": size.made_tokens * ratio["shard_bytes_per_token"] / 1e9,
     }
-    moved = {"dedup": size.documents * 2 * 60 / 1e9, "stubs": size.documents * 60 / 1e9}
-    moved["instances"] = size.shuffled_tokens * 4.5 / 1e9
+    moved = {
+        "dedup": size.documents * 2 * 60 / 1e9,
+        "stubs": size.documents * 60 / 1e9,
+        "instances": size.shuffled_tokens * 4.5 / 1e9,
+    }
     return StageForecast(
         name=name,
         tasks=tasks,

@@ -34,14 +34,16 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
     gcs, dashboard, client, metrics, agent = free_ports(5)
     # Ray's sockets lie below its temporary folder, and a socket's path may have 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix="rh", dir="/tmp"))
+    # A job's `python` is the one that the head's PATH finds first.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {
-        **os.environ, **(variables or {}),
+        **os.environ, "PATH": path, **(variables or {}),
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16),
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_memory_monitor_refresh_ms": "0",
         "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0",
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)
-    ray = shutil.which("ray", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    ray = shutil.which("ray", path=path)
     assert ray is not None
     command = [
         ray, "start", "--head", "--block", "--node-ip-address=127.0.0.1", f"--port={gcs}",

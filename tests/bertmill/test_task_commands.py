@@ -1,6 +1,5 @@
 """evaluate, export and finetune from a trained run to figures, through the console command."""
 
-import hashlib
 import json
 import os
 import subprocess
@@ -12,11 +11,10 @@ import yaml
 
 from bertmill.cli import main
 from bertmill.task_commands import table
-from schemas.manifest import dump_manifest
 from tests.ray_cluster import ROOT
 from tests.trainer.runs import TINY, phase, train_config
-from tests.trainer.synthetic import LANGUAGES, write_corpus
-from tests.trainer.tokenizers_for_tests import write_tokenizer
+from tests.trainer.synthetic import LANGUAGES
+from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
 from trainer.config import TrainConfig
 from trainer.loop import train
 from trainer.ranks import alone
@@ -27,14 +25,7 @@ VOCAB = 120
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpus")
-    path = write_corpus(folder, validation_rows=(20, 9), vocab_size=VOCAB)
-    manifest = json.loads(path.read_text())
-    del manifest["sha256"]
-    vocabulary = write_tokenizer(folder / "tokenizer", VOCAB) / "vocab.txt"
-    manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    path.write_bytes(dump_manifest(manifest))
-    return path
+    return write_corpus_with_tokenizer(tmp_path_factory.mktemp("corpus"), VOCAB, validation_rows=(20, 9))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import zlib
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -15,33 +14,9 @@ from pipeline.alphabet import VocabularyError, choose_alphabet
 from pipeline.wordpiece_training import train, train_wordpiece
 from schemas.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.bert_reference import ROOT, sample_sentences
+from tests.pipeline.merges_by_hand import merged_by_hand
 
 OPENING = 5
-
-
-def merged_by_hand(counts, alphabet, wanted):
-    """The pieces that merging makes, by recounting all pairs after every merge."""
-    pieces = list(alphabet)
-    words = [([word[0], *("##" + char for char in word[1:])], count) for word, count in counts.items()]
-    while len(pieces) < wanted:
-        pairs = Counter()
-        for symbols, count in words:
-            for pair in pairwise(symbols):
-                pairs[pair] += count
-        if not pairs:
-            break
-        order = pieces.index
-        first, second = min(pairs, key=lambda pair: (-pairs[pair], order(pair[0]), order(pair[1])))
-        name = first + second[2:]
-        if name not in pieces:
-            pieces.append(name)
-        for symbols, _ in words:
-            at = 0
-            while at < len(symbols) - 1:
-                if (symbols[at], symbols[at + 1]) == (first, second):
-                    symbols[at : at + 2] = [name]
-                at += 1
-    return pieces
 
 
 @settings(max_examples=300, deadline=None)

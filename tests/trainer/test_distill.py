@@ -1,7 +1,5 @@
 """The teacher's lesson against a plain computation, its layers, and starts from other models."""
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +7,10 @@ import pytest
 import torch
 
 from schemas.errors import ConfigError
-from schemas.manifest import dump_manifest
 from tests.trainer.models import VOCAB, small_model
 from tests.trainer.packing import pack, random_rows
 from tests.trainer.runs import train_config
-from tests.trainer.synthetic import write_corpus
-from tests.trainer.tokenizers_for_tests import write_tokenizer
+from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
 from trainer.checkpoint import latest_verified
 from trainer.config import TrainConfig
 from trainer.distill import DistillationLoss, Weights, copy_from_teacher, layers_for_student
@@ -114,14 +110,7 @@ def test_teachers_that_do_not_fit_are_refused(fields: dict[str, Any], message: s
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A corpus whose manifest has the hash of the test tokenizer's vocabulary."""
-    folder = tmp_path_factory.mktemp("corpus")
-    path = write_corpus(folder, lengths=(32,), vocab_size=VOCAB)
-    manifest = json.loads(path.read_text())
-    vocabulary = write_tokenizer(folder / "tokenizer", VOCAB) / "vocab.txt"
-    manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    del manifest["sha256"]
-    path.write_bytes(dump_manifest(manifest))
-    return path
+    return write_corpus_with_tokenizer(tmp_path_factory.mktemp("corpus"), VOCAB)
 
 
 def config(folder: Path, corpus: Path, **changes: Any) -> TrainConfig:

@@ -1,7 +1,5 @@
 """No secret of the storage gets into anything that a training on it writes, says or exports."""
 
-import hashlib
-import json
 import logging
 import pickle
 from pathlib import Path
@@ -10,11 +8,9 @@ import pytest
 
 from bertmill.models import export_run
 from cluster import storage
-from schemas.manifest import dump_manifest
 from tests.s3_server import SECRET_KEY
 from tests.trainer.runs import train_config
-from tests.trainer.synthetic import write_corpus
-from tests.trainer.tokenizers_for_tests import write_tokenizer
+from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
 from trainer.config import TrainConfig
 from trainer.hooks import Hooks
 from trainer.loop import train
@@ -29,13 +25,7 @@ VOCAB = 120
 
 @pytest.fixture
 def manifest(tmp_path: Path) -> Path:
-    path = write_corpus(tmp_path, vocab_size=VOCAB)
-    manifest = json.loads(path.read_text())
-    del manifest["sha256"]
-    vocabulary = write_tokenizer(tmp_path / "tokenizer", VOCAB) / "vocab.txt"
-    manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    path.write_bytes(dump_manifest(manifest))
-    return path
+    return write_corpus_with_tokenizer(tmp_path, VOCAB)
 
 
 def test_a_training_on_s3_keeps_its_secrets(

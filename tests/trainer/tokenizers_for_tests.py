@@ -1,12 +1,16 @@
-"""A tokenizer folder as a corpus build writes one, for a vocabulary of any size."""
+"""A tokenizer folder as a corpus build writes one, for a vocabulary of any size, alone and with a corpus."""
 
+import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from schemas.manifest import dump_manifest
 from schemas.vocabulary import SPECIAL_TOKENS
+from tests.trainer.synthetic import write_corpus
 
 WORDS = ["the", "cat", "sat", "on", "mat", "##s", "a", "dog", "ran", "."]
 
@@ -34,3 +38,14 @@ def write_tokenizer(folder: Path, size: int) -> Path:
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+def write_corpus_with_tokenizer(folder: Path, size: int, **fields: Any) -> Path:
+    """`write_corpus` with a tokenizer folder beside it, whose vocabulary the manifest names by its hash."""
+    path = write_corpus(folder, vocab_size=size, **fields)
+    manifest = json.loads(path.read_text())
+    del manifest["sha256"]
+    vocabulary = write_tokenizer(folder / "tokenizer", size) / "vocab.txt"
+    manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
+    path.write_bytes(dump_manifest(manifest))
+    return path
