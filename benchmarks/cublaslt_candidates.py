@@ -116,7 +116,8 @@ def products(tokens: int, hidden: int, inner: int) -> list[Product]:
         found += [
             Product(f"{name} forward", (True, False), (n, tokens, k), weight, x, forward,
                     partial(torch.addmm, bias, x, weight.t()), bias),
-            Product(f"{name} input", (False, False), (k, tokens, n), weight, gradient, back, of_input, adds=adds),
+            Product(f"{name} input", (False, False), (k, tokens, n), weight, gradient, back, of_input,
+                    adds=adds),
             Product(f"{name} weight", (False, True), (k, n, tokens), x, gradient, summed, of_weight),
         ]  # fmt: skip
     return [product for product in found if product.name != "up forward"]
