@@ -107,7 +107,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None
     while not condition():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not in {seconds:g} s")
-        time.sleep(0.25)
+        time.sleep(0.1)
 
 
 def count(uri: str, ending: str) -> int:
@@ -133,7 +133,8 @@ def build_config(folder: Path) -> Path:
         "extraction": {"unit_bytes": 65536},
         "vocabulary": {"size": 3000},
         "instances": {
-            "bucket_bytes": 262144, "validation_share": 0.05,
+            # Many slots and passes: the stage must last long enough for a power cut to fall into it.
+            "bucket_bytes": 16384, "validation_share": 0.05, "passes": 2,
             "lengths": [{"max_seq_length": 128, "max_predictions": 20}],
         },
     }  # fmt: skip
