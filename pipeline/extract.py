@@ -146,7 +146,8 @@ class _Rows:
 
     def add(self, source: str, page: RawDocument, paragraphs: list[list[str]]) -> None:
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
-        text_bytes = len("".join(sentences).encode())
+        text = " ".join(sentences).encode()
+        text_bytes = len(text) - max(0, len(sentences) - 1)
         values = {
             "key": f"{source}/{page.lang}/{page.page_id}/{page.revision}",
             "source": source,
@@ -157,7 +158,7 @@ class _Rows:
             "sentences": sentences,
             "paragraph_sentences": [len(paragraph) for paragraph in paragraphs],
             "text_bytes": text_bytes,
-            "content_hash": content_hash(sentences),
+            "content_hash": content_hash(text),
         }
         for name, value in values.items():
             self._columns[name].append(value)

@@ -19,6 +19,8 @@ DELETED, EMPTY, TOO_LARGE, DISAMBIGUATION = "deleted", "empty", "too-large", "di
 TOO_SHORT, LIST_LIKE = "too-short", "list-like"
 TIMEOUT, DUPLICATE = "timeout", "duplicate"
 
+# Begins neither with '#' nor with what may stand for it or for white space: an entity, a wide space.
+_NO_REDIRECT = re.compile(rb"\s*[!\"$%'-~]")
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60})(?=[|}\n<])")
 _LIST_MARKS = frozenset("*#:;")
 _MARKUP_LINE = frozenset(("", *"|!{}=<"))
@@ -47,6 +49,8 @@ def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) 
         return DELETED
     if not page.raw_text or page.raw_text.isspace():
         return EMPTY
+    if _NO_REDIRECT.match(page.raw_text):
+        return None
     return REDIRECT if is_redirect(page.beginning) else None
 
 

@@ -9,7 +9,6 @@ its place: the optional columns ``unit`` (string) and ``row`` (integer).
 """
 
 import hashlib
-from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +20,13 @@ _PLACE = ("unit", "row")
 _PAGE = ("source", "lang", "page_id")
 
 
-def content_hash(paragraphs: Iterable[str]) -> bytes:
-    """BLAKE2b-128 of the text with every run of white space as one space; 16 bytes.
+def content_hash(text: bytes) -> bytes:
+    """BLAKE2b-128 of a document's text: its sentences in UTF-8 with a space between them; 16 bytes.
 
-    Where paragraphs and sentences part does not matter, only that white space stands there.
+    Sentences of normalized text have single spaces only, so where paragraphs and sentences part does not
+    matter, only that white space stands there.
     """
-    text = " ".join(" ".join(paragraphs).split())
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+    return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def hash_bucket(hashes: pa.Array | pa.ChunkedArray, buckets: int) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ _MODEL = re.compile(rb"<model>\s*([^<]*?)\s*</model>")
 _FORMAT = re.compile(rb"<format>\s*(?!text/x-wiki)([^<]*?)\s*</format>")
 _TEXT = re.compile(rb"<text(?=[\s/>])([^>]*?)(/?)>")
 _REVISION = b"<revision>"
-_CHARACTER = re.compile(r"&#(?:x([0-9a-fA-F]{1,6})|([0-9]{1,7}));")
+_ENTITY = re.compile(r"&(lt|gt|quot|amp|apos|#x[0-9a-fA-F]{1,6}|#[0-9]{1,7});")
 
 
 class MalformedPageError(ValueError):
@@ -113,15 +113,18 @@ def unescape(text: str) -> str:
     """Resolves the five entities of XML and numeric references, each once."""
     if "&" not in text:
         return text
-    text = text.replace("&lt;", "<").replace("&gt;", ">").replace("&quot;", '"').replace("&apos;", "'")
-    if "&#" in text:
-        text = _CHARACTER.sub(_character, text)
-    return text.replace("&amp;", "&")
+    # One pass of a split takes less than half the time of a replacement for every entity.
+    parts = _ENTITY.split(text)
+    parts[1::2] = map(_CHARACTERS.__getitem__, parts[1::2])
+    return "".join(parts)
 
 
-def _character(match: "re.Match[str]") -> str:
-    number = int(match[1], 16) if match[1] else int(match[2])
-    if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
-        return "\ufffd"
-    # An ampersand that stands for itself must not begin an entity in the next step.
-    return "&amp;" if number == 38 else chr(number)
+class _Characters(dict[str, str]):
+    """What the name or number of an entity stands for; numbers are not remembered, as there are too many."""
+
+    def __missing__(self, reference: str) -> str:
+        number = int(reference[2:], 16) if reference[1] == "x" else int(reference[1:])
+        return "\ufffd" if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF else chr(number)
+
+
+_CHARACTERS = _Characters(lt="<", gt=">", quot='"', amp="&", apos="'")

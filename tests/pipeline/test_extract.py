@@ -1,12 +1,11 @@
+import hashlib
 import json
-from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from pipeline.config import BuildConfig, Extraction, Source
-from pipeline.dedup.exact import content_hash
 from pipeline.extract import extract_unit
 from pipeline.funnel import Funnel
 from pipeline.plan import plan_units
@@ -63,15 +62,22 @@ def test_rows_do_not_depend_on_how_the_file_is_cut() -> None:
     assert part_funnel == funnel
 
 
-def test_content_hash_is_that_of_the_text(tmp_path: Path) -> None:
-    rows, _, _ = _extract(_config(_wiki(tmp_path, page(1, PROSE), page(2, PROSE + "\n\n" + PROSE))))
+def test_content_hash_looks_through_white_space_only(tmp_path: Path) -> None:
+    spaced = PROSE.replace(". ", ".\u00a0\u2028\n \t")
+    parted = PROSE.replace(". ", ".\n\n")
+    glued = PROSE.replace("old pier", "oldpier", 1)
+    bodies = [PROSE, spaced, parted, glued, PROSE + "\n\nZoë naïve 雨。"]
+    rows, _, _ = _extract(
+        _config(_wiki(tmp_path, *(page(number + 1, body) for number, body in enumerate(bodies))))
+    )
+    hashes = [row["content_hash"] for row in rows]
+    assert hashes[0] == hashes[1] == hashes[2]
+    assert len({len(value) for value in hashes}) == 1
+    assert len(set(hashes)) == 3
     for row in rows:
-        ends = list(accumulate(row["paragraph_sentences"]))
-        paragraphs = [
-            " ".join(row["sentences"][end - count : end])
-            for end, count in zip(ends, row["paragraph_sentences"], strict=True)
-        ]
-        assert row["content_hash"] == content_hash(paragraphs)
+        text = " ".join(" ".join(row["sentences"]).split())
+        assert row["content_hash"] == hashlib.blake2b(text.encode(), digest_size=16).digest()
+        assert row["text_bytes"] == len("".join(row["sentences"]).encode())
 
 
 def test_every_reason_to_skip_is_counted_by_name(tmp_path: Path) -> None:

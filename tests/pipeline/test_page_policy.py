@@ -1,8 +1,18 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.config import Extraction
 from pipeline.languages import is_redirect
-from pipeline.page_policy import document_skip_reason, is_disambiguation, list_share
+from pipeline.page_policy import (
+    REDIRECT,
+    document_skip_reason,
+    is_disambiguation,
+    list_share,
+    page_skip_reason,
+)
+from pipeline.site import SiteInfo
+from pipeline.sources.wiki_page import WikiPage
 
 
 @pytest.mark.parametrize(
@@ -36,6 +46,18 @@ def test_redirects_in_the_words_of_many_wikis(text: str) -> None:
 )
 def test_numbered_lists_are_no_redirects(text: str) -> None:
     assert not is_redirect(text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["#", "&#35;", "&#x20;", "&amp;", "&lt;", "\n", " ", "\u3000", "\x1c", "a", "é"])
+    ),
+    st.sampled_from(["#REDIRECT [[A]]", "&#35;REDIRECT [[A]]", "redirect [[A]]", "#渡[[橋]]"]),
+)
+def test_a_quick_look_at_the_first_byte_misses_no_redirect(start: list[str], text: str) -> None:
+    page = WikiPage("1", "A", 0, False, 1, "wikitext", False, ("".join(start) + text).encode())
+    reason = page_skip_reason(page, SiteInfo("en", "enwiki", {}), (0,))
+    assert (reason == REDIRECT) == is_redirect(page.text)
 
 
 @pytest.mark.parametrize(

