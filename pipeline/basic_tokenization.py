@@ -83,7 +83,8 @@ class CharacterTable:
 
     def apply(self, text: str, codes: Codes, bounds: Int64) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
         """What a text becomes: its characters, their classes, and where its sentences then part."""
-        kinds = self.kind.take(codes, mode="clip")
+        places = codes.astype(np.intp)
+        kinds = self.kind.take(places, mode="clip")
         hints = kinds >= _COMBINES
         if hints.any():
             suspects = kinds >= _COMPOSES
@@ -91,10 +92,11 @@ class CharacterTable:
             changing = _changing(text, codes, np.flatnonzero(suspects))
             if len(changing):
                 codes, bounds = _composed(text, bounds, changing)
-                kinds = self.kind.take(codes, mode="clip")
+                places = codes.astype(np.intp)
+                kinds = self.kind.take(places, mode="clip")
             kinds &= _CLASS_BITS
         if self.folded is not None:
-            codes = self.folded.take(codes, mode="clip")
+            codes = self.folded.take(places, mode="clip")
             if self.longer_letters and (kinds == _LONGER).any():
                 codes, kinds, bounds = self._expand(codes, kinds, bounds)
         dropped = kinds == _DROPPED
@@ -200,13 +202,13 @@ def as_array(sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> pa.Array:
     return pa.array(clean, pa.large_string())
 
 
-def chunks(sentences: pa.Array) -> Iterator[pa.Array]:
-    """Slices of about CHUNK_BYTES; a longer sentence makes a slice of its own."""
+def chunks(sentences: pa.Array, size: int = CHUNK_BYTES) -> Iterator[pa.Array]:
+    """Slices of about ``size`` bytes; a longer sentence makes a slice of its own."""
     ends = np.cumsum(pc.fill_null(pc.binary_length(sentences), 0).to_numpy(), dtype=np.int64)
     begin = 0
     while begin < len(sentences):
         before = int(ends[begin - 1]) if begin else 0
-        end = max(begin + 1, int(np.searchsorted(ends, before + CHUNK_BYTES, side="right")))
+        end = max(begin + 1, int(np.searchsorted(ends, before + size, side="right")))
         yield sentences[begin:end]
         begin = end
 
@@ -229,13 +231,13 @@ def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
     codes, kinds, bounds = table.apply(*_code_points(sentences))
     letters = kinds == _LETTER
     opens = letters.copy()
-    opens[1:] &= ~letters[:-1]
+    np.greater(letters[1:], letters[:-1], out=opens[1:])
     begins = bounds[:-1][bounds[:-1] < len(codes)]
     opens[begins] = letters[begins]
     opens |= kinds == _ALONE
     starts = np.flatnonzero(opens)
     offsets = np.searchsorted(starts, bounds).astype(np.int64)
-    return Spans(codes, letters, starts, kinds[starts] == _ALONE, offsets)
+    return Spans(codes, letters, starts, kinds.take(starts) == _ALONE, offsets)
 
 
 def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
@@ -257,7 +259,7 @@ def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
 @cache
 def prose_table() -> CharacterTable:
     """For comparing texts: lower case, no diacritics, no punctuation; signs of scripts without
-    spaces between words are words of their own.
+    spaces between words are words of their own. What is no part of a word is folded to NUL.
     """
     base = character_table(False, "strip_letters")
     classes, hints = base.kind & _CLASS_BITS, base.kind & (_COMBINES | _COMPOSES)
@@ -267,7 +269,9 @@ def prose_table() -> CharacterTable:
     unspaced = codes_without_spaces()
     classes[unspaced] = np.where(classes[unspaced] == _LETTER, _ALONE, classes[unspaced])
     kind = (classes | hints).astype(np.uint8)
-    return CharacterTable(kind, base.folded, base.longer_counts, base.longer_letters)
+    folded = np.arange(_CODE_POINTS, dtype=np.uint32) if base.folded is None else base.folded
+    folded = np.where(classes == _SPACE, np.uint32(0), folded)
+    return CharacterTable(kind, folded, base.longer_counts, base.longer_letters)
 
 
 def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:

@@ -45,7 +45,18 @@ BANDS = pa.schema(
 def sketches(hashes: U64, offsets: Int64) -> list[U64]:
     """The distinct shingles of each document, ascending; of a long one the smallest SKETCH_SHINGLES."""
     bounds = offsets.tolist()
-    return [np.unique(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
+    return [_distinct_ascending(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
+
+
+def _distinct_ascending(hashes: U64) -> U64:
+    """``np.unique``, which goes through a hash table and is many times slower on so few numbers."""
+    ordered = np.sort(hashes)
+    repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
+    if not len(repeats):
+        return ordered
+    stays = np.ones(len(ordered), bool)
+    stays[repeats + 1] = False
+    return ordered[stays]
 
 
 def similarity(left: U64, right: U64) -> float:

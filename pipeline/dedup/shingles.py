@@ -23,7 +23,11 @@ _SEED = 0x5EED
 # Odd multipliers of the two polynomial hashes, over the letters of a word and the words of a run.
 _LETTER_BASE = 0x9E3779B97F4A7C15
 _WORD_BASE = 0xD1342543DE82EF95
-_POWERS = 4096
+_INVERSE_BASE = pow(_LETTER_BASE, -1, 1 << 64)
+# After so many letters of one word the powers begin again.
+_PERIOD = 4096
+# Text that is hashed at a time: small enough for the arrays, of 8 bytes a character, to stay in the caches.
+SLICE_BYTES = 1 << 17
 # Code points whose hashes are kept: the basic plane.
 _COMMON = 1 << 16
 
@@ -42,7 +46,7 @@ def hashed_words(sentences: pa.Array, sentence_offsets: Int64) -> HashedWords:
     """Hashes the words of documents; document d has sentences sentence_offsets[d] to [d + 1]."""
     hashes, signs = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
     ends = [np.zeros(1, np.int64)]
-    for part in chunks(sentences):
+    for part in chunks(sentences, SLICE_BYTES):
         spans = word_spans(part, prose_table())
         hashes.append(_word_hashes(spans))
         signs.append(spans.is_char)
@@ -51,40 +55,71 @@ def hashed_words(sentences: pa.Array, sentence_offsets: Int64) -> HashedWords:
 
 
 def _word_hashes(spans: Spans) -> U64:
-    if not len(spans.starts):
+    """A word's hash is drawn from the sum over its letters of their hash times base^place.
+
+    Every letter is multiplied by base^(its place in the slice), and the products are summed up along the
+    slice. What is added from the beginning of a word to that of the next is the word's sum times
+    base^(its beginning), and base is odd, so it has an inverse modulo 2^64.
+    """
+    starts, count = spans.starts, len(spans.codes)
+    if not len(starts):
         return np.zeros(0, np.uint64)
-    kept = spans.letters.copy()
-    kept[spans.starts] = True
-    letters = _letter_hashes(np.compress(kept, spans.codes))
-    begins = np.cumsum(kept, dtype=np.int64)[spans.starts] - 1
-    sizes = np.diff(np.append(begins, len(letters)))
-    place = np.arange(len(letters)) - np.repeat(begins, sizes)
+    sums = _letter_hashes(spans.codes)
     with np.errstate(over="ignore"):
-        sums = np.add.reduceat(letters * powers(_LETTER_BASE)[place & (_POWERS - 1)], begins)
-    return draws(_SEED, sums)
+        sums *= _powers(_LETTER_BASE, count)
+        np.cumsum(sums, out=sums)
+        # Between words stand NULs, which add nothing, before the first one as well.
+        until = sums.take(np.append(starts[1:], count) - 1)
+        words = np.diff(until, prepend=np.uint64(0))
+        words *= _powers(_INVERSE_BASE, count).take(starts)
+    sizes = np.diff(starts, append=count)
+    for word in np.flatnonzero(sizes > _PERIOD).tolist():
+        words[word] = _long_sum(spans.codes[starts[word] : starts[word] + sizes[word]])
+    return draws(_SEED, words)
+
+
+def _long_sum(codes: npt.NDArray[np.uint32]) -> np.uint64:
+    """The sum of one word, whose places begin again at 0 after _PERIOD letters."""
+    factors = powers(_LETTER_BASE)[np.arange(len(codes)) % _PERIOD]
+    with np.errstate(over="ignore"):
+        return np.uint64((_letter_hashes(codes) * factors).sum())
 
 
 def _letter_hashes(codes: npt.NDArray[np.uint32]) -> U64:
-    """draws(_SEED, code) of each code point, looked up where it is one of the common ones."""
-    hashes = _common_letters()[np.minimum(codes, _COMMON - 1)]
-    rare = np.flatnonzero(codes >= _COMMON)
-    if len(rare):
+    """draws(_SEED, code) of each code point, looked up where it is one of the common ones; of NUL 0."""
+    hashes = _common_letters().take(codes.astype(np.intp), mode="clip")
+    if codes.max() >= _COMMON:
+        rare = np.flatnonzero(codes >= _COMMON)
         hashes[rare] = draws(_SEED, codes[rare].astype(np.uint64))
     return hashes
 
 
 @lru_cache(maxsize=1)
 def _common_letters() -> U64:
-    return draws(_SEED, np.arange(_COMMON))
+    hashes = draws(_SEED, np.arange(_COMMON))
+    hashes[0] = 0
+    return hashes
 
 
-@lru_cache(maxsize=2)
 def powers(base: int) -> U64:
-    """base^0, base^1, ... modulo 2^64."""
-    table = np.full(_POWERS, base, np.uint64)
+    """base^0, base^1, ... base^4095 modulo 2^64."""
+    return _powers(base, _PERIOD)
+
+
+def _powers(base: int, count: int) -> U64:
+    """The first ``count`` powers; those for a slice of text are kept."""
+    return _slice_powers(base)[:count] if count <= SLICE_BYTES else _make_powers(base, count)
+
+
+@lru_cache(maxsize=3)
+def _slice_powers(base: int) -> U64:
+    return _make_powers(base, SLICE_BYTES)
+
+
+def _make_powers(base: int, count: int) -> U64:
+    table = np.full(count, base, np.uint64)
     table[0] = 1
-    with np.errstate(over="ignore"):
-        return np.cumprod(table, dtype=np.uint64)
+    return np.cumprod(table, dtype=np.uint64)
 
 
 def word_runs(words: HashedWords, length: int) -> tuple[U64, Int64]:

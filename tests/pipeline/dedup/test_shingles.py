@@ -1,0 +1,46 @@
+import numpy as np
+import pyarrow as pa
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pipeline.basic_tokenization import prose_table, words_of
+from pipeline.dedup.shingles import SLICE_BYTES, hashed_words
+from schemas.randomness import draws
+
+SEED, BASE, PERIOD = 0x5EED, 0x9E3779B97F4A7C15, 4096
+# Letters, marks, spaces, punctuation, signs, what is dropped, what becomes several letters, rare planes.
+AWKWARD = "aZß ée\u0301İΣ\u200d\u00ad\ufeff\x00\n山กำ\u0941ह가\u3099.,«—–\u037eﬁ𝒳😀𠫠\U00010400"
+
+
+def hash_by_hand(word):
+    """The polynomial over the letters' hashes, in whole numbers; a change would end a resumed build."""
+    total = sum(
+        int(draws(SEED, ord(letter))) * pow(BASE, place % PERIOD, 1 << 64)
+        for place, letter in enumerate(word)
+    )
+    return int(draws(SEED, total % (1 << 64)))
+
+
+def assert_hashed(sentences):
+    words = [words_of(sentence, prose_table()) for sentence in sentences]
+    found = hashed_words(pa.array(sentences, pa.string()), np.arange(len(sentences) + 1))
+    assert found.hashes.tolist() == [hash_by_hand(word) for of_one in words for word in of_one]
+    assert found.offsets.tolist() == np.cumsum([0, *map(len, words)]).tolist()
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(
+        st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(codec="utf-8")), max_size=40), max_size=6
+    )
+)
+@example([" , ", "", "."])
+@example([" a", "b ", "«c»d"])
+def test_words_are_hashed_as_by_hand(sentences):
+    assert_hashed(sentences)
+
+
+def test_words_longer_than_the_powers_and_text_longer_than_a_slice_are_hashed_as_by_hand():
+    long = "ab" * PERIOD
+    assert_hashed([f"x {long}é, {long} y", "z" * PERIOD, "z" * (PERIOD + 1) + "! " * PERIOD])
+    assert_hashed([" ".join(["ab, cd"] * (SLICE_BYTES // 5)), "é", " " + "a" * (SLICE_BYTES + 3), "b"])
