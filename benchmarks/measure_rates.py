@@ -33,7 +33,7 @@ from pipeline import (
     stage_split,
     stage_vocabulary,
 )
-from pipeline.basic_tokenization import character_table
+from pipeline.character_table import character_table
 from pipeline.config import BuildConfig
 from pipeline.plan import plan_units
 from pipeline.ray_stage import BUCKET, Row

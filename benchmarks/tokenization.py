@@ -23,7 +23,8 @@ import pyarrow as pa
 from transformers import BertTokenizerFast
 
 from benchmarks.texts import PARTS, sentences_by_language
-from pipeline.basic_tokenization import Accents, character_table, default_accents, words_of
+from pipeline.basic_tokenization import words_of
+from pipeline.character_table import Accents, character_table, default_accents
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import Vocabulary, load_vocabulary
 from pipeline.wordpiece import MAX_WORD_CHARS

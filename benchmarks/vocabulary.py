@@ -20,7 +20,7 @@ from tokenizers.trainers import WordPieceTrainer
 
 from benchmarks.peak_memory import peak_resident_bytes
 from benchmarks.texts import PARTS, sentences_by_language
-from pipeline.basic_tokenization import default_accents, normalizer_for
+from pipeline.character_table import default_accents, normalizer_for
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import (
     Vocabulary,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import ray
 
 from cluster import storage
-from pipeline.basic_tokenization import Accents
+from pipeline.character_table import Accents
 from pipeline.commit import PartWriter, StageFolder
 from pipeline.config import BuildConfig
 from pipeline.losers import Gone

@@ -18,17 +18,9 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from pipeline.basic_tokenization import (
-    Accents,
-    Int32,
-    Int64,
-    Words,
-    as_array,
-    character_table,
-    chunks,
-    default_accents,
-    split_words,
-)
+from pipeline.basic_tokenization import Int32, Words, as_array, chunks, split_words
+from pipeline.character_table import Accents, character_table, default_accents
+from pipeline.composition import Int64
 from pipeline.vocabulary import Vocabulary
 from pipeline.wordpiece import WordEncoder
 

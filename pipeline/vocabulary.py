@@ -18,15 +18,8 @@ from tokenizers.models import WordPiece
 from cluster import storage
 from pipeline import scripts
 from pipeline.alphabet import VocabularyError
-from pipeline.basic_tokenization import (
-    Accents,
-    as_array,
-    character_table,
-    chunks,
-    default_accents,
-    normalizer_for,
-    split_words,
-)
+from pipeline.basic_tokenization import as_array, chunks, split_words
+from pipeline.character_table import Accents, character_table, default_accents, normalizer_for
 from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
 from schemas.scripts import without_spaces_pattern

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.basic_tokenization import Spans, chunks, prose_table, word_spans
+from pipeline.basic_tokenization import Spans, chunks, word_spans
+from pipeline.character_table import prose_table
 from schemas.randomness import draws
 
 U64 = npt.NDArray[np.uint64]

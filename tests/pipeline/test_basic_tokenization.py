@@ -8,7 +8,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.basic_tokenization import as_array, character_table, chunks, split_words, words_of
+from pipeline.basic_tokenization import as_array, chunks, split_words, words_of
+from pipeline.character_table import character_table
 from pipeline.vocabulary import Vocabulary, tokenizer_json
 from schemas.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.bert_reference import bert_words

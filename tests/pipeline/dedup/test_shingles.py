@@ -3,7 +3,8 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.basic_tokenization import prose_table, words_of
+from pipeline.basic_tokenization import words_of
+from pipeline.character_table import prose_table
 from pipeline.dedup.shingles import SLICE_BYTES, hashed_words
 from schemas.randomness import draws
 

@@ -1,0 +1,209 @@
+"""What BERT's basic tokenizer makes of every character, as tables that whole texts go through in NumPy.
+
+The `tokenizers` library's own BertNormalizer and BertPreTokenizer are asked once what every code point
+becomes; they know no context beyond the single character once text is in NFC.
+"""
+
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, normalizers, pre_tokenizers
+
+from pipeline.composition import (
+    CODE_POINTS,
+    COMBINES,
+    COMPOSES,
+    Codes,
+    Int64,
+    compose_at,
+    composition_hints,
+    places_to_compose,
+)
+from schemas.scripts import codes_without_spaces
+
+Points = npt.NDArray[np.uint32]
+Flags = npt.NDArray[np.bool_]
+Accents = Literal["keep", "strip", "strip_letters"]
+
+LETTER, ALONE, SPACE, DROPPED, LONGER = range(5)
+# Beside the class stand the two hints for NFC.
+_CLASS_BITS = 0x3F
+# Nothing is folded to this Runic letter, and it is folded to nothing else: it parts the answers.
+_SENTINEL = "\u16a0"
+# Planes 4 to 13 have no characters; they behave like letters.
+_PLANES = (0, 1, 2, 3, 14, 15, 16)
+# Combining diacritical marks for Latin, Greek and Cyrillic; other scripts' marks are letters.
+_LETTER_MARKS = "[\u0300-\u036f\u0483-\u0487\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
+
+
+def default_accents(cased: bool) -> Accents:
+    """What BERT does: accents stay in cased text and go together with the case in uncased text."""
+    return "keep" if cased else "strip"
+
+
+def normalizer_for(cased: bool, accents: Accents) -> Any:
+    """The `tokenizers` normalizer of these rules, as it is written into tokenizer.json.
+
+    ``strip`` drops every non-spacing mark, as BERT's uncased models do, which costs Devanagari, Thai
+    and others their vowel signs; ``strip_letters`` drops the diacritics of Latin, Greek and Cyrillic
+    only.
+    """
+    if accents != "strip_letters":
+        bert = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=accents == "strip", lowercase=not cased
+        )
+        return normalizers.Sequence([normalizers.NFC(), bert])
+    bert = normalizers.BertNormalizer(
+        clean_text=True, handle_chinese_chars=True, strip_accents=False, lowercase=False
+    )
+    steps = [normalizers.NFC(), bert, normalizers.NFD()]
+    steps += [normalizers.Replace(Regex(_LETTER_MARKS), ""), normalizers.NFC()]
+    return normalizers.Sequence(steps if cased else [*steps, normalizers.Lowercase()])
+
+
+@dataclass(frozen=True)
+class CharacterTable:
+    """What each code point becomes: its class with hints for NFC, and the character it is folded to."""
+
+    kind: npt.NDArray[np.uint8]
+    # None when every character stays as it is. What becomes several letters, of class LONGER, is the number
+    # of its entry beyond the code points: how many letters, and the first of them, the second and so on.
+    folded: npt.NDArray[np.uint32] | None
+    longer_counts: npt.NDArray[np.uint8]
+    longer_letters: list[npt.NDArray[np.uint32]]
+
+    def apply(self, text: str, codes: Codes, bounds: Int64) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
+        """What a text becomes: its characters, their classes, and where its sentences then part."""
+        places = codes.astype(np.intp)
+        kinds = self.kind.take(places, mode="clip")
+        hints = kinds >= COMBINES
+        if hints.any():
+            suspects = kinds >= COMPOSES
+            suspects[1:] |= hints[1:] & hints[:-1]
+            changing = places_to_compose(text, codes, np.flatnonzero(suspects))
+            if len(changing):
+                codes, bounds = compose_at(text, bounds, changing)
+                places = codes.astype(np.intp)
+                kinds = self.kind.take(places, mode="clip")
+            kinds &= _CLASS_BITS
+        if self.folded is not None:
+            codes = self.folded.take(places, mode="clip")
+            if self.longer_letters and (kinds == LONGER).any():
+                codes, kinds, bounds = self._expand(codes, kinds, bounds)
+        dropped = kinds == DROPPED
+        if dropped.any():
+            bounds = bounds - np.searchsorted(np.flatnonzero(dropped), bounds)
+            codes, kinds = np.compress(~dropped, codes), np.compress(~dropped, kinds)
+        return codes, kinds, bounds
+
+    def _expand(
+        self, codes: Codes, kinds: npt.NDArray[np.uint8], bounds: Int64
+    ) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
+        """Puts the several letters of the LONGER characters in their place."""
+        at = np.flatnonzero(kinds == LONGER)
+        entries = codes[at].astype(np.int64) - CODE_POINTS
+        counts = self.longer_counts.take(entries)
+        # Where each character begins then, and the last one ends.
+        begins = np.ones(len(codes) + 1, np.int64)
+        begins[0] = 0
+        begins[at + 1] = counts
+        np.cumsum(begins, out=begins)
+        out, spread = np.empty(begins[-1], codes.dtype), np.full(begins[-1], LETTER, np.uint8)
+        out[begins[:-1]], spread[begins[:-1]] = codes, kinds
+        firsts = begins[at]
+        spread[firsts] = LETTER
+        for number, letters in enumerate(self.longer_letters):
+            if number > 1:
+                within = counts > number
+                firsts, entries, counts = firsts[within], entries[within], counts[within]
+            out[firsts + number] = letters.take(entries)
+        return out, spread, begins[bounds]
+
+
+@cache
+def character_table(cased: bool, accents: Accents) -> CharacterTable:
+    """The table of these rules. Takes a fraction of a second; made once in a process."""
+    codes = _probe_codes()
+    points, begins, ends = _answers(normalizer_for(cased, accents), codes)
+    given = ends - begins
+    begins, ends = _stripped(points, begins, ends)
+    sizes = ends - begins
+    kind = np.zeros(CODE_POINTS, np.uint8)
+    folded = np.arange(CODE_POINTS, dtype=np.uint32)
+    kind[codes[sizes == 0]] = np.where(given[sizes == 0] > 0, SPACE, DROPPED)
+    one = np.flatnonzero(sizes == 1)
+    singles = points[begins[one]]
+    folded[codes[one]] = singles
+    kind[codes[one]] = np.where((given[one] > 1) | _isolated(singles), ALONE, LETTER)
+    longer = np.flatnonzero(sizes > 1)
+    kind[codes[longer]] = LONGER
+    folded[codes[longer]] = CODE_POINTS + np.arange(len(longer))
+    kind |= composition_hints()
+    stays = bool((folded == np.arange(CODE_POINTS)).all())
+    letters = [
+        np.where(place < sizes[longer], points.take(begins[longer] + place, mode="clip"), np.uint32(0))
+        for place in range(int(sizes.max()) if len(longer) else 0)
+    ]
+    return CharacterTable(kind, None if stays else folded, sizes[longer].astype(np.uint8), letters)
+
+
+def _probe_codes() -> Int64:
+    """All code points that are asked about."""
+    codes = np.concatenate([np.arange(plane << 16, (plane + 1) << 16) for plane in _PLANES])
+    return codes[((codes < 0xD800) | (codes >= 0xE000)) & (codes != ord(_SENTINEL))]
+
+
+def _answers(normalizer: Any, codes: Int64) -> tuple[Points, Int64, Int64]:
+    """The characters of all answers, and where the answer for each code point begins and ends."""
+    asked = np.full(2 * len(codes), ord(_SENTINEL), np.uint32)
+    asked[1::2] = codes
+    answered = normalizer.normalize_str(asked.tobytes().decode("utf-32-le"))
+    points = np.frombuffer(answered.encode("utf-32-le"), np.uint32)
+    parts = np.flatnonzero(points == ord(_SENTINEL))
+    return points, parts + 1, np.append(parts[1:], len(points))
+
+
+def _stripped(points: Points, begins: Int64, ends: Int64) -> tuple[Int64, Int64]:
+    """The stretches without the spaces at their ends."""
+    spaces = np.append(points == ord(" "), False)
+    while (leading := (begins < ends) & spaces[begins]).any():
+        begins = begins + leading
+    while (trailing := (begins < ends) & spaces[ends - 1]).any():
+        ends = ends - trailing
+    return begins, ends
+
+
+def _isolated(points: Points) -> Flags:
+    """Which of the characters BERT's pre-tokenizer makes tokens of their own."""
+    split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
+    met = np.zeros(CODE_POINTS, bool)
+    met[points] = True
+    distinct = np.flatnonzero(met).astype(np.uint32).tobytes().decode("utf-32-le")
+    # What is no token by itself mostly has neighbours of its kind. The few others are asked between letters.
+    single = sorted({piece for piece, _ in split(distinct) if len(piece) == 1} - {"a"})
+    pieces = {piece for piece, _ in split("a" + "a".join(single)) if len(piece) == 1} - {"a"}
+    alone = np.zeros(CODE_POINTS, bool)
+    alone[[ord(piece) for piece in pieces]] = True
+    return alone[points]
+
+
+@cache
+def prose_table() -> CharacterTable:
+    """For comparing texts: lower case, no diacritics, no punctuation; signs of scripts without
+    spaces between words are words of their own. What is no part of a word is folded to NUL.
+    """
+    base = character_table(False, "strip_letters")
+    classes, hints = base.kind & _CLASS_BITS, base.kind & (COMBINES | COMPOSES)
+    for code in np.flatnonzero(classes == ALONE).tolist():
+        if unicodedata.category(chr(code))[0] not in "LN":
+            classes[code] = SPACE
+    unspaced = codes_without_spaces()
+    classes[unspaced] = np.where(classes[unspaced] == LETTER, ALONE, classes[unspaced])
+    kind = (classes | hints).astype(np.uint8)
+    folded = np.arange(CODE_POINTS, dtype=np.uint32) if base.folded is None else base.folded
+    folded = np.where(classes == SPACE, np.uint32(0), folded)
+    return CharacterTable(kind, folded, base.longer_counts, base.longer_letters)
