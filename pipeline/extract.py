@@ -11,7 +11,7 @@ import pyarrow as pa
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import content_hash
 from pipeline.funnel import Funnel
-from pipeline.normalize import count_lone_surrogates, normalize_text
+from pipeline.normalize import count_lone_surrogates, normalize_paragraphs, to_nfc
 from pipeline.page_policy import (
     DISAMBIGUATION,
     LIST_LIKE,
@@ -108,11 +108,13 @@ class Cleaner:
             if list_share(page.body) > self._settings.max_list_share:
                 return LIST_LIKE
             text = plain_text(page.body, self._site, self._options)
-            raw, dropped = text.paragraphs, text.dropped_sentences
+            dropped = text.dropped_sentences
+            if text.plain:
+                paragraphs = list(map(to_nfc, text.paragraphs))
+            else:
+                paragraphs = normalize_paragraphs(text.paragraphs, page.lang)
         else:
-            raw = page.body.split("\n")
-        normal = (normalize_text(paragraph, page.lang) for paragraph in raw)
-        paragraphs = [paragraph for paragraph in normal if paragraph]
+            paragraphs = normalize_paragraphs(page.body.split("\n"), page.lang)
         if reason := document_skip_reason(paragraphs, self._settings):
             return reason
         sentences = [split_sentences(paragraph, page.lang) for paragraph in paragraphs]

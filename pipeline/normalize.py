@@ -7,6 +7,7 @@ section 2.3 (where joiners matter), UAX #14 (U+200B as a word space).
 
 import re
 import unicodedata
+from collections.abc import Sequence
 
 from pipeline.languages import ZERO_WIDTH_SPACED_LANGUAGES
 
@@ -54,6 +55,12 @@ def count_lone_surrogates(text: str) -> int:
     return len(_LONE_SURROGATE.findall(text))
 
 
+def normalize_paragraphs(paragraphs: Sequence[str], lang: str) -> list[str]:
+    """`normalize_text` of each, without those of which nothing is left."""
+    normal = (normalize_text(paragraph, lang) for paragraph in paragraphs)
+    return [paragraph for paragraph in normal if paragraph]
+
+
 def normalize_text(text: str, lang: str) -> str:
     """``text`` in NFC, one space for every run of white space, without invisible characters.
 
@@ -62,9 +69,22 @@ def normalize_text(text: str, lang: str) -> str:
     """
     if _SUSPECT.search(text):
         text = _without_invisible(text, lang)
-    if not unicodedata.is_normalized("NFC", text):
-        text = unicodedata.normalize("NFC", text)
-    return " ".join(text.split())
+    return " ".join(to_nfc(text).split())
+
+
+def is_visible(text: str) -> bool:
+    """Whether ``text`` has no white space but spaces and no invisible character at all.
+
+    Where such text has its spaces one by one, `normalize_text` changes no more than the normal form. This is
+    far faster than to look for what could change.
+    """
+    # Other white space, control and format characters are not printable; U+FFFC and U+FFFD count as such.
+    return text.isprintable() and "\ufffc" not in text and "\ufffd" not in text
+
+
+def to_nfc(text: str) -> str:
+    """``text`` in NFC."""
+    return text if unicodedata.is_normalized("NFC", text) else unicodedata.normalize("NFC", text)
 
 
 def _without_invisible(text: str, lang: str) -> str:

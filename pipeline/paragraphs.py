@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from pipeline.languages import UNSPACED_LANGUAGES
 from pipeline.markup import ASIDE, BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, LINE_MARKS, SOFT, TERM
+from pipeline.normalize import is_visible
 from pipeline.sentences import split_sentences
 
 
@@ -16,6 +17,9 @@ class CleanText:
     """In order; headings and list items are paragraphs of their own."""
     dropped_sentences: int = 0
     """Sentences left out because a template without known text stood in them."""
+    plain: bool = False
+    """Whether they are known to need no more normalizing than to NFC: of all that is invisible they have
+    single spaces only."""
 
 
 # All of these are possessive or start where no run of spaces has begun, so that none goes back over a line.
@@ -23,12 +27,13 @@ _OPEN, _CLOSE = r"(\[（［【〔", r")\]）］】〕"
 _BRACKET = re.compile(f"([{_OPEN}])([^{_OPEN}{_CLOSE}]*+)([{_CLOSE}])")
 _BRACKET_PART = re.compile("([,;，；、،؛/|=•·])")
 _EMPTY_QUOTES = re.compile(f'["“„«「『‘‹]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+["”“»」』’›]')
+# One class in front, by which the engine skips over the rest of a line.
 _DOUBLED_MARK = re.compile(
-    f"[,;:，、،؛]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+(?=[,;.，、。،؛)）])|\\.\\s*+{GAP}[{GAP}\\s]*+(?=\\.)"
+    f"[,;:，、،؛.](?:(?<!\\.)\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+(?=[,;.，、。،؛)）])"
+    f"|(?<=\\.)\\s*+{GAP}[{GAP}\\s]*+(?=\\.))"
 )
 _HOLE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{HOLE}[\\s{GAP}{HOLE}]*+")
 _ASIDE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{ASIDE}[\\s{GAP}{ASIDE}]*+")
-_GAP = re.compile(f"(?<!\\s)\\s*+{GAP}[\\s{GAP}]*+")
 _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”»")
 _NO_SPACE_AFTER = frozenset("([（「『“„«")
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
@@ -55,7 +60,22 @@ def finish(text: str, lang: str, headings: bool, lists: bool, drop_holed: bool) 
                 _finish_line(part, lang, drop_holed, True, clean)
         if body:
             _finish_line(body, lang, drop_holed, False, clean)
+    _finish_page(clean)
     return clean
+
+
+def _finish_page(clean: CleanText) -> None:
+    """White space of other kinds, empty brackets and paragraphs without a word: of all paragraphs at once."""
+    page = " ".join(clean.paragraphs)
+    clean.plain = is_visible(page)
+    if not clean.plain:
+        clean.paragraphs = [" ".join(line.split()) for line in clean.paragraphs]
+        page = " ".join(clean.paragraphs)
+        clean.plain = is_visible(page)
+    if " ()" in page or " ( )" in page or "（" in page or "）" in page:
+        clean.paragraphs = [_EMPTY_BRACKET.sub("", line) for line in clean.paragraphs]
+        clean.plain = False  # There may be a space at the end.
+    clean.paragraphs = [line for line in clean.paragraphs if len(line) > 3 or any(map(str.isalnum, line))]
 
 
 def _marked_line(mark: str, line: str, headings: bool, lists: bool) -> list[str]:
@@ -88,11 +108,11 @@ def _finish_line(line: str, lang: str, drop_holed: bool, in_list: bool, clean: C
         line = _mend(line, lang, in_list)
         if HOLE in line:
             line = _without_holes(line, lang, drop_holed, clean)
-    text = " ".join(line.split())
-    if "(" in text or "（" in text:
-        text = _EMPTY_BRACKET.sub("", text)
-    if text and (len(text) > 3 or any(map(str.isalnum, text))):
-        clean.paragraphs.append(text)
+    if SOFT in line:
+        line = line.replace(SOFT, " ")
+    line = " ".join(line.split()) if "  " in line else line.strip()
+    if line:
+        clean.paragraphs.append(line)
 
 
 # --- bold and italic ------------------------------------------------------------------------------------
@@ -142,15 +162,29 @@ def _mend(line: str, lang: str, in_list: bool) -> str:
 
 def _close_gaps(line: str) -> str:
     """``line`` without gaps: a space where a gap had one, none before a mark or after an opening bracket."""
-    return _GAP.sub(_space_for_gap, line)
-
-
-def _space_for_gap(match: re.Match[str]) -> str:
-    line, start, end = match.string, match.start(), match.end()
-    if start == 0 or end == len(line) or line[end] in _NO_SPACE_BEFORE or line[start - 1] in _NO_SPACE_AFTER:
-        return ""
-    gap = match.group()
-    return "" if gap.count(GAP) == len(gap) else " "
+    first, *pieces = line.split(GAP)
+    if not pieces:
+        return line
+    before = first.rstrip()
+    closed = [before] if before else []
+    spaced = first[-1:].isspace()
+    for piece in pieces:
+        text = piece.strip()
+        spaced = spaced or piece[:1].isspace()
+        if text:
+            if (
+                spaced
+                and closed
+                and text[0] not in _NO_SPACE_BEFORE
+                and closed[-1][-1] not in _NO_SPACE_AFTER
+            ):
+                closed.append(" ")
+            closed.append(text)
+            spaced = piece[-1].isspace()
+    last = pieces[-1]
+    if not last.isspace():
+        closed.append(last[len(last.rstrip()) :])
+    return "".join(closed)
 
 
 def _mend_bracket(match: re.Match[str]) -> str:

@@ -113,12 +113,12 @@ def test_every_reason_to_skip_is_counted_by_name(tmp_path: Path) -> None:
 def test_a_page_that_takes_too_long_is_a_counted_skip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def slow(text: str, lang: str) -> str:
-        while "forever" in text:
+    def slow(wikitext: str) -> float:
+        while "forever" in wikitext:
             pass
-        return text
+        return 0.0
 
-    monkeypatch.setattr("pipeline.extract.normalize_text", slow)
+    monkeypatch.setattr("pipeline.extract.list_share", slow)
     path = _wiki(tmp_path, page(1, PROSE), page(2, PROSE + " This goes on forever."), page(3, PROSE))
     rows, funnel, _ = _extract(_config(path, page_seconds=0.2))
     assert [row["page_id"] for row in rows] == ["1", "3"]

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.normalize import normalize_text
+from pipeline.normalize import is_visible, normalize_paragraphs, normalize_text, to_nfc
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,24 @@ def test_cleaning_is_stable_nfc_storable_and_keeps_letters(text: str, lang: str)
     # Dropping a character may let the marks around it compose: compare without it.
     bare = "".join(c for c in text if unicodedata.category(c)[0] in "LNM" or c.isspace())
     assert sorted(letters(clean)) == sorted(letters(" ".join(bare.split())))
+
+
+@given(
+    st.lists(
+        st.text(
+            st.characters() | st.sampled_from("\u00ad\u200b\u200d\u200e\u0301म्ab\ufffd \ud800"), max_size=9
+        )
+    )
+)
+def test_of_visible_text_only_spaces_and_the_form_change(paragraphs: list[str]) -> None:
+    expected = [normalize_text(paragraph, "en") for paragraph in paragraphs]
+    for paragraph, clean in zip(paragraphs, expected, strict=True):
+        assert not is_visible(paragraph) or clean == " ".join(to_nfc(paragraph).split())
+    assert normalize_paragraphs(paragraphs, "en") == [clean for clean in expected if clean]
+
+
+def test_of_every_visible_character_normalizing_leaves_the_normal_form() -> None:
+    """One space at an end goes: a paragraph of a page has none there."""
+    for code in range(0x110000):
+        text = chr(code)
+        assert not is_visible(text) or text == " " or normalize_text(text, "en") == to_nfc(text)
