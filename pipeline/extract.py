@@ -21,7 +21,7 @@ from pipeline.page_policy import (
     is_disambiguation,
     list_share,
 )
-from pipeline.sentences import split_sentences
+from pipeline.sentences import split_paragraphs
 from pipeline.site import SiteInfo
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.reader import read_unit
@@ -117,8 +117,7 @@ class Cleaner:
             paragraphs = normalize_paragraphs(page.body.split("\n"), page.lang)
         if reason := document_skip_reason(paragraphs, self._settings):
             return reason
-        sentences = [split_sentences(paragraph, page.lang) for paragraph in paragraphs]
-        return Cleaned(page, sentences, dropped)
+        return Cleaned(page, split_paragraphs(paragraphs, page.lang), dropped)
 
 
 def wikitext_options(config: BuildConfig) -> WikitextOptions:

@@ -9,7 +9,7 @@ space is lost; time and memory grow linearly.
 import logging
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 
@@ -61,47 +61,92 @@ def split_sentences(text: str, lang: str) -> list[str]:
     ``lang`` is a wiki or ISO 639 code; an unknown one is treated like English. A lone surrogate, which has
     no UTF-8 form, is taken as a letter.
     """
+    rules = _rules(lang)
+    has_parts = "\n" in text or "\u2028" in text or "\u2029" in text
     sentences: list[str] = []
-    if "\n" in text or "\u2028" in text or "\u2029" in text:
-        for paragraph in _PARAGRAPH.split(text):
-            _split_paragraph(paragraph, lang, sentences)
-    else:
-        _split_paragraph(text, lang, sentences)
+    for paragraph in _PARAGRAPH.split(text) if has_parts else [text]:
+        pieces = _mended(_candidates(paragraph, rules.splitter_language), rules)
+        sentences += _cut_further(paragraph, pieces, lang, has_unseen_marks(paragraph))
     return sentences
 
 
-def _split_paragraph(paragraph: str, lang: str, sentences: list[str]) -> None:
-    pieces = _mended(paragraph, lang)
+def split_paragraphs(paragraphs: Sequence[str], lang: str) -> list[list[str]]:
+    """`split_sentences` of each of a page's paragraphs, at less cost.
+
+    They are as `pipeline.normalize` leaves them: not empty, with single spaces for all white space.
+    """
+    rules = _rules(lang)
+    has_unseen = has_unseen_marks("".join(paragraphs))
+    needs_cuts = has_unseen or lang in UNMARKED_LANGUAGES
+    split = []
+    for paragraph in paragraphs:
+        pieces = _segment_windows(rules.splitter_language, paragraph)
+        if len(pieces) > 1:
+            pieces = _mended(pieces, rules)
+        if len(pieces) > 1 or needs_cuts or len(paragraph) > MAX_SENTENCE_CHARS:
+            pieces = _cut_further(paragraph, pieces, lang, has_unseen)
+        split.append(pieces)
+    return split
+
+
+def has_unseen_marks(text: str) -> bool:
+    """Whether ``text`` has sentence marks that sentencex does not know."""
+    return not text.isascii() and any(mark in text for mark in UNSEEN_SENTENCE_MARKS)
+
+
+def _cut_further(paragraph: str, pieces: list[str], lang: str, has_unseen: bool) -> list[str]:
+    """``pieces`` of ``paragraph`` where sentencex cuts too little, stripped, none empty."""
     if lang in UNMARKED_LANGUAGES:
         pieces = [part for piece in pieces for part in _cut_at_spaces(piece)]
-    if any(mark in paragraph for mark in UNSEEN_SENTENCE_MARKS):
+    if has_unseen:
         pieces = [part for piece in pieces for part in _cut_at_unseen_marks(piece)]
     if len(paragraph) > MAX_SENTENCE_CHARS:
         pieces = [part for piece in pieces for part in _cut_long(piece)]
-    sentences.extend(filter(None, map(str.strip, pieces)))
+    return list(filter(None, map(str.strip, pieces)))
 
 
 # --- candidates ----------------------------------------------------------------------------------------
 
 
 def _candidates(paragraph: str, lang: str) -> list[str]:
-    """Pieces that join to ``paragraph``, as sentencex cuts it."""
-    try:
-        if len(paragraph) <= _SHORT_PARAGRAPH:
-            return _segment(lang, paragraph)
-        return _candidates_of_windows(paragraph, lang)
-    except UnicodeEncodeError:
-        return _cut_alike(paragraph, _candidates(_SURROGATE.sub("\ufffd", paragraph), lang))
-
-
-def _segment(lang: str, text: str) -> list[str]:
-    """Pieces that join to ``text``: sentencex's, or by full stops where it panics.
+    """Pieces that join to ``paragraph``, as sentencex cuts it.
 
     It looks one byte back for the space before an initial, and panics inside a space of several bytes
     ("J\u00a0."), so it sees every space as an ordinary one. No other text is known at which it panics.
     """
-    if not text.isascii() and _WIDE_SPACE.search(text):
-        return _cut_alike(text, _segment(lang, _WIDE_SPACE.sub(" ", text)))
+    try:
+        if not paragraph.isascii() and _WIDE_SPACE.search(paragraph):
+            return _cut_alike(paragraph, _segment_windows(lang, _WIDE_SPACE.sub(" ", paragraph)))
+        return _segment_windows(lang, paragraph)
+    except UnicodeEncodeError:
+        return _cut_alike(paragraph, _candidates(_SURROGATE.sub("\ufffd", paragraph), lang))
+
+
+def _cut_alike(text: str, pieces: list[str]) -> list[str]:
+    """``text`` cut where ``pieces`` of the same total length are."""
+    ends = list(accumulate(map(len, pieces)))
+    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _segment_windows(lang: str, paragraph: str) -> list[str]:
+    """Pieces that join to ``paragraph``; of a long one sentencex sees one window after the other."""
+    if len(paragraph) <= _SHORT_PARAGRAPH:
+        return _segment(lang, paragraph)
+    quotes = len(_QUOTES.findall(paragraph))
+    window = next(size for per_quote, size in _WINDOWS if quotes * per_quote <= len(paragraph))
+    if len(paragraph) <= window:
+        return _segment(lang, paragraph)
+    pieces: list[str] = []
+    rest = ""
+    for start in range(0, len(paragraph), window):
+        pieces += _segment(lang, rest + paragraph[start : start + window])
+        # What the window cuts off is looked at again with the next one, unless it grows too long.
+        rest = pieces.pop() if len(pieces[-1]) <= window // 2 else ""
+    return [*pieces, rest] if rest else pieces
+
+
+def _segment(lang: str, text: str) -> list[str]:
+    """Pieces that join to ``text``: sentencex's, or by full stops where it panics."""
     try:
         return sentencex.segment(lang, text)  # type: ignore[no-any-return]
     except BaseException as error:
@@ -112,31 +157,11 @@ def _segment(lang: str, text: str) -> list[str]:
         return [piece for piece in _FULL_STOP.split(text) if piece]
 
 
-def _cut_alike(text: str, pieces: list[str]) -> list[str]:
-    """``text`` cut where ``pieces`` of the same total length are."""
-    ends = list(accumulate(map(len, pieces)))
-    return [text[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _candidates_of_windows(paragraph: str, lang: str) -> list[str]:
-    quotes = len(_QUOTES.findall(paragraph))
-    window = next(size for per_quote, size in _WINDOWS if quotes * per_quote <= len(paragraph))
-    pieces: list[str] = []
-    rest = ""
-    for start in range(0, len(paragraph), window):
-        pieces += _segment(lang, rest + paragraph[start : start + window])
-        # What the window cuts off is looked at again with the next one, unless it grows too long.
-        rest = pieces.pop() if len(pieces[-1]) <= window // 2 else ""
-    return [*pieces, rest] if rest else pieces
-
-
 # --- mending -------------------------------------------------------------------------------------------
 
 
-def _mended(paragraph: str, lang: str) -> list[str]:
+def _mended(candidates: list[str], rules: "_Rules") -> list[str]:
     """The candidates, joined where one is no sentence of its own."""
-    rules = _rules(lang)
-    candidates = _candidates(paragraph, rules.splitter_language)
     if len(candidates) < 2:
         return candidates
     goes_on = rules.goes_on
@@ -181,7 +206,9 @@ class _Rules:
         return not first.isalnum() and last not in _CLOSING and _WORD.search(begin) is None
 
     def _abbreviated(self, run: list[str], body: str, begin: str, apart: bool) -> bool:
-        word = _LAST_WORD_START.sub("", body[max(body.rfind(" ") + 1, len(body) - 40) : -1])
+        word = body[max(body.rfind(" ") + 1, len(body) - 40) : -1]
+        if not word.isalnum():
+            word = _LAST_WORD_START.sub("", word)
         if len(word) > _LONGEST_ABBREVIATION or not word:
             return False
         if not apart and (len(word) < 3 or not begin[0].isalpha()):

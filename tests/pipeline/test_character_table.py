@@ -10,7 +10,8 @@ CODES += [*range(0x1E900, 0x1E960), *range(0x20000, 0x20010), *range(0xE0000, 0x
 
 
 @pytest.mark.parametrize(
-    ("cased", "accents"), [(False, "strip_letters"), (True, "keep"), (False, "strip"), (True, "strip_letters")]
+    ("cased", "accents"),
+    [(False, "strip_letters"), (True, "keep"), (False, "strip"), (True, "strip_letters")],
 )
 def test_entries_are_what_the_library_says_of_each_character_alone(cased, accents):
     table, normalizer = character_table(cased, accents), normalizer_for(cased, accents)

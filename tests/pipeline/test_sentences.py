@@ -3,7 +3,8 @@ import sentencex
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sentences import MAX_SENTENCE_CHARS, split_sentences
+from pipeline.normalize import normalize_paragraphs
+from pipeline.sentences import MAX_SENTENCE_CHARS, split_paragraphs, split_sentences
 
 
 @pytest.mark.parametrize(
@@ -124,3 +125,17 @@ def test_lossless_and_never_empty(text: str, lang: str) -> None:
     sentences = split_sentences(text, lang)
     assert all(sentence == sentence.strip() and sentence for sentence in sentences)
     assert "".join("".join(sentences).split()) == "".join(text.split())
+
+
+_PIECES = st.characters() | st.sampled_from(
+    [*".!? J\n。」』“”(Aa1។།¼", "Mr. ", "It rained. ", "1. ", "(Fig. 2) ", "ab " * 900]
+)
+
+
+@given(
+    st.lists(st.lists(_PIECES, max_size=60).map("".join), max_size=4),
+    st.sampled_from(["en", "de", "ja", "th", "bo", "ar", "km", "xx-unknown"]),
+)
+def test_paragraphs_of_a_page_have_the_sentences_of_each(texts: list[str], lang: str) -> None:
+    paragraphs = normalize_paragraphs(texts, lang)
+    assert split_paragraphs(paragraphs, lang) == [split_sentences(text, lang) for text in paragraphs]
