@@ -7,46 +7,64 @@ varies: words with a capital letter or a digit, and words of the title. Ordinary
 import hashlib
 import itertools
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.dedup.paragraphs import offsets_of
+
 # Longer pages are no stubs, whatever their text.
 MAX_CHARS = 3000
 _LONG = 0
 _SLOT = "\0"
+# As what a word is looked for that goes whatever the title is.
+_VARIES = None
 
 
 def skeleton(title: str, paragraphs: Sequence[str]) -> bytes:
     """Hash of the text with names, numbers and words of the title taken out."""
-    names = {word.strip("().,;:!?").casefold() for word in title.split()}
+    names: set[str | None] = {word.strip("().,;:!?").casefold() for word in title.split()}
+    names.add(_VARIES)
     kept: list[str] = []
+    last = ""
     for paragraph in paragraphs:
         for token in paragraph.split():
-            word = token.strip("().,;:!?\"'«»„“”")
-            varies = word[:1].isupper() or word.casefold() in names or any(map(str.isdigit, word))
-            if not varies:
-                kept.append(word)
-            elif not kept or kept[-1] != _SLOT:
-                kept.append(_SLOT)
-        kept.append("\n")
+            word, name = _word_of(token)
+            if name not in names:
+                kept.append(last := word)
+            elif last != _SLOT:
+                kept.append(last := _SLOT)
+        kept.append(last := "\n")
     return hashlib.blake2b(" ".join(kept).encode("utf-8", "surrogatepass"), digest_size=8).digest()
+
+
+@lru_cache(maxsize=1 << 16)
+def _word_of(token: str) -> tuple[str, str | None]:
+    """The word in a token, and what is looked for in the title; kept, since few words fill a text."""
+    # No letter is a digit, or one of the signs that are stripped off.
+    if token.isalpha():
+        return token, _VARIES if token[0].isupper() else token.casefold()
+    word = token.strip("().,;:!?\"'«»„“”")
+    varies = word[:1].isupper() or any(map(str.isdigit, word))
+    return word, _VARIES if varies else word.casefold()
 
 
 def skeletons(documents: pa.Table) -> npt.NDArray[np.uint64]:
     """The skeleton of each document, 0 for a long one; columns title, sentences, paragraph_sentences."""
-    found = []
-    columns = (documents[name].to_pylist() for name in ("title", "sentences", "paragraph_sentences"))
-    for title, sentences, sizes in zip(*columns, strict=True):
-        if sum(map(len, sentences)) > MAX_CHARS:
-            found.append(_LONG)
-            continue
-        ends = list(itertools.accumulate(sizes))
-        paragraphs = [" ".join(sentences[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-        found.append(int.from_bytes(skeleton(title, paragraphs), "little") | 1)
-    return np.array(found, np.uint64)
+    out = np.full(documents.num_rows, _LONG, np.uint64)
+    lists = documents["sentences"].combine_chunks()
+    ends = np.cumsum(np.append(0, pc.utf8_length(lists.flatten()).to_numpy()))
+    short = np.flatnonzero(np.diff(ends[offsets_of(lists)]) <= MAX_CHARS)
+    chosen = documents.select(["title", "sentences", "paragraph_sentences"]).take(pa.array(short))
+    columns = (column.to_pylist() for column in chosen.columns)
+    for row, title, sentences, sizes in zip(short.tolist(), *columns, strict=True):
+        stops = list(itertools.accumulate(sizes))
+        paragraphs = [" ".join(sentences[end - size : end]) for size, end in zip(sizes, stops, strict=True)]
+        out[row] = int.from_bytes(skeleton(title, paragraphs), "little") | 1
+    return out
 
 
 def stub_losers(table: pa.Table, limit: int) -> pa.Table:

@@ -153,8 +153,8 @@ def character_table(cased: bool, accents: Accents) -> CharacterTable:
 
 def _probe_codes() -> Int64:
     """All code points that are asked about."""
-    codes = np.concatenate([np.arange(plane << 16, (plane + 1) << 16) for plane in _PLANES])
-    return codes[((codes < 0xD800) | (codes >= 0xE000)) & (codes != ord(_SENTINEL))]
+    codes: Int64 = np.concatenate([np.arange(plane << 16, (plane + 1) << 16) for plane in _PLANES])
+    return np.compress(((codes < 0xD800) | (codes >= 0xE000)) & (codes != ord(_SENTINEL)), codes)
 
 
 def _answers(normalizer: Any, codes: Int64) -> tuple[Points, Int64, Int64]:

@@ -1,9 +1,12 @@
+import hashlib
 import random
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pipeline.bot_stubs import skeleton, skeletons
 from pipeline.config import BuildConfig, Dedup, Extraction, Source
@@ -79,3 +82,28 @@ def test_a_cap_leaves_the_same_stubs_however_files_are_cut(ray_session: RayClust
     # Those of the smallest keys stay.
     stubs = sorted(f"wiki/ceb/{n}/{10 * n}" for n in range(1, 1001))
     assert dropped[0] == stubs[20:]
+
+
+def skeleton_word_by_word(title: str, paragraphs: list[str]) -> bytes:
+    """The rule as it reads, without what is kept of words."""
+    names = {word.strip("().,;:!?").casefold() for word in title.split()}
+    kept: list[str] = []
+    for paragraph in paragraphs:
+        for token in paragraph.split():
+            word = token.strip("().,;:!?\"'«»„“”")
+            if not (word[:1].isupper() or word.casefold() in names or any(map(str.isdigit, word))):
+                kept.append(word)
+            elif not kept or kept[-1] != "\0":
+                kept.append("\0")
+        kept.append("\n")
+    return hashlib.blake2b(" ".join(kept).encode(), digest_size=8).digest()
+
+
+TOKENS = st.text(st.one_of(st.sampled_from("aBß«(1½²一Ⅷǅ'.\0"), st.characters(codec="utf-8")), max_size=4)
+TEXTS = st.lists(TOKENS, max_size=8).map(" ".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXTS, st.lists(TEXTS, max_size=3))
+def test_a_skeleton_is_that_of_its_words_one_by_one(title: str, paragraphs: list[str]) -> None:
+    assert skeleton(title, paragraphs) == skeleton_word_by_word(title, paragraphs)
