@@ -22,15 +22,8 @@ from benchmarks.peak_memory import peak_resident_bytes
 from benchmarks.texts import PARTS, sentences_by_language
 from pipeline.character_table import default_accents, normalizer_for
 from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import (
-    Vocabulary,
-    counts_dict,
-    frequent_words,
-    smooth_tables,
-    vocabulary_bytes,
-    word_counts,
-    write_tokenizer,
-)
+from pipeline.vocabulary import Vocabulary, smooth_tables, vocabulary_bytes, write_tokenizer
+from pipeline.word_counts import counts_dict, frequent_words, word_counts
 from pipeline.wordpiece_training import train
 from schemas.vocabulary import SPECIAL_TOKENS
 

@@ -19,8 +19,10 @@ from pipeline.composition import Codes, Int64
 
 Int32 = npt.NDArray[np.int32]
 
-# Text that is worked on at a time: small enough for the arrays to stay in the caches.
+# Text whose distinct words are looked at together.
 CHUNK_BYTES = 1 << 21
+# Text that is cut at a time: small enough for the arrays, of 8 bytes a character, to stay in the caches.
+SLICE_BYTES = 1 << 17
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
@@ -91,18 +93,35 @@ def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
 
 def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
     """Cuts a slice of sentences into words; nulls count as empty sentences."""
-    spans = word_spans(sentences, table)
-    # Where each run of letters begins among the letters alone.
-    runs = spans.starts[~spans.is_char]
-    before_runs = np.cumsum(spans.letters, dtype=np.int32)[runs] - 1
-    encoded = _word_array(np.compress(spans.letters, spans.codes), before_runs).dictionary_encode()
+    raws: list[bytes] = []
+    begins, offsets = list[Int64](), list[Int64]()
+    is_char, chars = [np.zeros(0, bool)], [np.zeros(0, np.uint8)]
+    for part in chunks(sentences, SLICE_BYTES):
+        spans = word_spans(part, table)
+        # Where each run of letters begins among the letters alone.
+        runs = spans.starts[~spans.is_char]
+        before_runs = np.cumsum(spans.letters, dtype=np.int32).take(runs) - 1
+        raw, begin = _raw_words(np.compress(spans.letters, spans.codes), before_runs)
+        raws.append(raw)
+        begins.append(begin)
+        offsets.append(spans.sentence_offsets)
+        is_char.append(spans.is_char)
+        chars.append(spans.codes.take(spans.starts[spans.is_char]))
+    encoded = _word_array(raws, begins).dictionary_encode()
     return Words(
-        is_char=spans.is_char,
-        chars=spans.codes[spans.starts[spans.is_char]],
+        is_char=np.concatenate(is_char),
+        chars=np.concatenate(chars),
         indices=encoded.indices.to_numpy(),
         dictionary=encoded.dictionary,
-        sentence_offsets=spans.sentence_offsets,
+        sentence_offsets=_strung(offsets),
     )
+
+
+def _strung(offsets: Sequence[Int64]) -> Int64:
+    """The offsets of several parts, each from 0 to the part's size, as those of the whole."""
+    ends = np.cumsum([0, *(part[-1] for part in offsets)])
+    moved = [part[1:] + before for part, before in zip(offsets, ends[:-1], strict=True)]
+    return np.concatenate((np.zeros(1, np.int64), *moved))
 
 
 def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
@@ -128,17 +147,23 @@ def _joined(sentences: pa.Array) -> str:
     return data.slice(begin, end - begin).to_pybytes().decode() if end > begin else ""
 
 
-def _word_array(letters: Codes, starts: Int32) -> pa.StringArray:
-    """The runs of ``letters`` that begin at ``starts`` and follow each other without a gap."""
+def _raw_words(letters: Codes, starts: Int32) -> tuple[bytes, Int64]:
+    """The runs of ``letters`` that begin at ``starts`` as UTF-8, and the byte where each begins."""
     if letters.dtype == np.uint8:
-        raw = letters.tobytes()
-        offsets = np.append(starts, len(letters)).astype(np.int32)
-    else:
-        raw = letters.tobytes().decode("utf-32-le").encode()
-        # Bytes 10xxxxxx go on with a character, all others begin one.
-        begins = np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80)
-        offsets = np.append(begins[starts], len(raw)).astype(np.int32)
-    return pa.StringArray.from_buffers(len(starts), pa.py_buffer(offsets), pa.py_buffer(raw))
+        return letters.tobytes(), starts.astype(np.int64)
+    raw = letters.tobytes().decode("utf-32-le").encode()
+    if len(raw) == len(letters):
+        return raw, starts.astype(np.int64)
+    # Bytes 10xxxxxx go on with a character, all others begin one.
+    return raw, np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80).take(starts)
+
+
+def _word_array(raws: Sequence[bytes], begins: Sequence[Int64]) -> pa.StringArray:
+    """The words of several parts, which follow each other without a gap."""
+    ends = np.cumsum([0, *map(len, raws)])
+    moved = [part + before for part, before in zip(begins, ends[:-1], strict=True)]
+    offsets = np.concatenate((*moved, ends[-1:])).astype(np.int32)
+    return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(b"".join(raws)))
 
 
 def words_of(text: str, table: CharacterTable) -> list[str]:

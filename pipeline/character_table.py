@@ -94,10 +94,10 @@ class CharacterTable:
             codes = self.folded.take(places, mode="clip")
             if self.longer_letters and (kinds == LONGER).any():
                 codes, kinds, bounds = self._expand(codes, kinds, bounds)
-        dropped = kinds == DROPPED
-        if dropped.any():
-            bounds = bounds - np.searchsorted(np.flatnonzero(dropped), bounds)
-            codes, kinds = np.compress(~dropped, codes), np.compress(~dropped, kinds)
+        dropped = np.flatnonzero(kinds == DROPPED)
+        if len(dropped):
+            bounds = bounds - np.searchsorted(dropped, bounds)
+            codes, kinds = _without(codes, dropped), _without(kinds, dropped)
         return codes, kinds, bounds
 
     def _expand(
@@ -122,6 +122,15 @@ class CharacterTable:
                 firsts, entries, counts = firsts[within], entries[within], counts[within]
             out[firsts + number] = letters.take(entries)
         return out, spread, begins[bounds]
+
+
+def _without(values: npt.NDArray[Any], places: Int64) -> npt.NDArray[Any]:
+    """The values but those at the places; where they are few, what lies between is copied whole."""
+    if len(places) > len(values) >> 8:
+        return np.delete(values, places)
+    begins = [0, *(places + 1).tolist()]
+    stops = [*places.tolist(), len(values)]
+    return np.concatenate([values[begin:stop] for begin, stop in zip(begins, stops, strict=True)])
 
 
 @cache

@@ -28,16 +28,19 @@ from pipeline.vocabulary import (
     VOCABULARY_NAME,
     Vocabulary,
     accents_of,
-    counts_dict,
-    frequent_words,
     languages_losing_marks,
     load_vocabulary,
-    merge_word_counts,
-    most_frequent,
     smooth_tables,
     vocabulary_bytes,
-    word_counts,
     write_tokenizer,
+)
+from pipeline.word_counts import (
+    counts_dict,
+    frequent_by_language,
+    merge_word_counts,
+    most_frequent,
+    partial_word_counts,
+    sum_word_counts,
 )
 from pipeline.wordpiece_training import MAX_WORDS, train
 
@@ -152,9 +155,9 @@ def _part_counts(
         train = table.filter(pa.array(~split.is_validation(table["content_hash"].to_pylist())))
         for lang in pc.unique(train["lang"]).to_pylist():
             sentences = pc.list_flatten(train.filter(pc.equal(train["lang"], lang))["sentences"])
-            by_lang.setdefault(lang, []).append(word_counts(sentences, **folding))
+            by_lang.setdefault(lang, []).append(sum_word_counts(partial_word_counts(sentences, **folding)))
     for lang, tables in by_lang.items():
-        counts = merge_word_counts(tables)
+        counts = sum_word_counts(tables) if len(tables) > 1 else tables[0]
         bucket = _word_bucket(counts["word"], buckets)
         counts = counts.append_column("lang", pa.array([lang] * counts.num_rows, pa.string()))
         counts = counts.append_column(BUCKET, pa.array(bucket, pa.int64()))
@@ -162,35 +165,20 @@ def _part_counts(
 
 
 def _word_bucket(words: pa.ChunkedArray, buckets: int) -> Pending:
-    return np.array([zlib.crc32(word.encode()) % buckets for word in words.to_pylist()], dtype=np.int64)
+    raw = words.cast(pa.binary()).to_pylist()
+    return np.fromiter(map(zlib.crc32, raw), dtype=np.int64, count=len(raw)) % buckets
 
 
 def _commit_counts(
     stage: StageFolder, unit_id: str, table: pa.Table, min_count: int, per_language: int
 ) -> int:
     """Sums up a bucket, and keeps the words that occur often enough in all languages together."""
-    summed = table.group_by(["lang", "word"]).aggregate([("count", "sum")])
-    summed = summed.rename_columns({"count_sum": "count"}).select(WORD_COUNTS.names)
-    totals = merge_word_counts([summed.select(["word", "count"])])
-    frequent = frequent_words(totals, min_count)
-    wanted = summed.filter(pc.is_in(summed["word"], value_set=frequent["word"].combine_chunks()))
-    parts, words_by_language = [WORD_COUNTS.empty_table()], {}
-    for lang in sorted(pc.unique(summed["lang"]).to_pylist()):
-        words_by_language[lang] = pc.sum(summed.filter(pc.equal(summed["lang"], lang))["count"]).as_py()
-        part = most_frequent(wanted.filter(pc.equal(wanted["lang"], lang)), per_language)
-        parts.append(part.select(WORD_COUNTS.names).sort_by("word").cast(WORD_COUNTS))
-    kept = pa.concat_tables(parts)
+    kept, counts = frequent_by_language(table, min_count, per_language)
     name = f"{unit_id}.parquet"
     with PartWriter(WORD_COUNTS, stage.path(name), name) as writer:
-        writer.write(kept)
-        counts = {
-            "distinct": totals.num_rows,
-            "frequent": frequent.num_rows,
-            "left_out": wanted.num_rows - kept.num_rows,
-            "words_by_language": words_by_language,
-        }
+        writer.write(kept.cast(WORD_COUNTS))
         stage.commit(unit_id, [writer.finish()], counts)
-    return int(totals.num_rows)
+    return int(counts["distinct"])
 
 
 def _train(config: BuildConfig, stage: StageFolder) -> tuple[list[str], dict[str, Any]]:

@@ -2,8 +2,7 @@
 
 import hashlib
 import json
-import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from functools import cache
@@ -18,11 +17,10 @@ from tokenizers.models import WordPiece
 from cluster import storage
 from pipeline import scripts
 from pipeline.alphabet import VocabularyError
-from pipeline.basic_tokenization import as_array, chunks, split_words
-from pipeline.character_table import Accents, character_table, default_accents, normalizer_for
+from pipeline.character_table import Accents, default_accents, normalizer_for
+from pipeline.word_counts import WORD_COUNTS, count_words, merge_word_counts, word_counts
 from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
-from schemas.scripts import without_spaces_pattern
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 __all__ = [
@@ -39,10 +37,6 @@ __all__ = [
 VOCABULARY_NAME = "vocab.txt"
 TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
-
-WORD_COUNTS = pa.schema(
-    [pa.field("word", pa.string(), nullable=False), pa.field("count", pa.int64(), nullable=False)]
-)
 
 
 @dataclass(frozen=True)
@@ -71,44 +65,7 @@ class Vocabulary:
         return self.index[UNK]
 
 
-# ---------------------------------------------------------------- counting
-
-
-def word_counts(
-    sentences: pa.Array | pa.ChunkedArray | Iterable[str], *, cased: bool, accents: Accents | None = None
-) -> pa.Table:
-    """How often each word of the basic tokenizer occurs: WORD_COUNTS, sorted by word."""
-    table = character_table(cased, accents or default_accents(cased))
-    parts = []
-    for part in chunks(as_array(sentences)):
-        words = split_words(part, table)
-        runs = pc.value_counts(words.indices)
-        names = words.dictionary.take(runs.field("values"))
-        parts.append(pa.table([names, runs.field("counts")], schema=WORD_COUNTS))
-        chars = pc.value_counts(pa.array(words.chars))
-        letters = pa.array([chr(code) for code in chars.field("values").to_pylist()], pa.string())
-        parts.append(pa.table([letters, chars.field("counts")], schema=WORD_COUNTS))
-    return merge_word_counts(parts)
-
-
-def merge_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
-    """The sums of several tables of word counts, sorted by word; exact up to 2^63."""
-    merged = pa.concat_tables([WORD_COUNTS.empty_table(), *(table.cast(WORD_COUNTS) for table in tables)])
-    summed = merged.group_by("word").aggregate([("count", "sum")])
-    summed = pa.table([summed["word"], summed["count_sum"]], schema=WORD_COUNTS)
-    return summed.sort_by("word").combine_chunks()
-
-
-def count_words(
-    sentences: pa.Array | pa.ChunkedArray | Iterable[str], cased: bool, accents: Accents | None = None
-) -> dict[str, int]:
-    """`word_counts` as a dictionary."""
-    return counts_dict(word_counts(sentences, cased=cased, accents=accents))
-
-
-def counts_dict(table: pa.Table) -> dict[str, int]:
-    """A table of word counts as a dictionary."""
-    return dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))
+# ---------------------------------------------------------------- smoothing
 
 
 def smoothing_factors(totals: Mapping[str, int], exponent: float) -> dict[str, Decimal]:
@@ -145,38 +102,6 @@ def smooth_counts(counts_by_lang: Mapping[str, Mapping[str, int]], exponent: flo
 def scaled_count(count: int, factor: Decimal) -> int:
     """``count * factor``, rounded to the nearest integer, a half to the even one."""
     return int((count * factor).to_integral_value(ROUND_HALF_EVEN))
-
-
-def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
-    """The words that occur ``min_count`` times, and all that a threshold must not cost.
-
-    Single characters stay, for the alphabet; so do the words of scripts without spaces, which are
-    whole phrases and seldom come twice.
-    """
-    words = table["word"]
-    stays = pc.or_(
-        pc.greater_equal(table["count"], min_count),
-        pc.or_(
-            pc.equal(pc.utf8_length(words), 1),
-            pc.match_substring_regex(words, without_spaces_pattern()),
-        ),
-    )
-    return table.filter(stays)
-
-
-def most_frequent(table: pa.Table, limit: int) -> pa.Table:
-    """The ``limit`` most frequent words, sorted by word.
-
-    Among equally frequent ones a hash decides, not the alphabet, which would cost the last scripts
-    of Unicode most.
-    """
-    if table.num_rows <= limit:
-        return table
-    ranks = pa.array([zlib.crc32(word.encode()) for word in table["word"].to_pylist()], pa.uint32())
-    ranked = table.append_column("rank", ranks).sort_by(
-        [("count", "descending"), ("rank", "ascending"), ("word", "ascending")]
-    )
-    return ranked.slice(0, limit).drop_columns("rank").sort_by("word").combine_chunks()
 
 
 def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exponent: float) -> pa.Table:

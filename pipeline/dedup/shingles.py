@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.basic_tokenization import Spans, chunks, word_spans
+from pipeline.basic_tokenization import SLICE_BYTES, Spans, chunks, word_spans
 from pipeline.character_table import prose_table
 from schemas.randomness import draws
 
@@ -27,8 +27,6 @@ _WORD_BASE = 0xD1342543DE82EF95
 _INVERSE_BASE = pow(_LETTER_BASE, -1, 1 << 64)
 # After so many letters of one word the powers begin again.
 _PERIOD = 4096
-# Text that is hashed at a time: small enough for the arrays, of 8 bytes a character, to stay in the caches.
-SLICE_BYTES = 1 << 17
 # Code points whose hashes are kept: the basic plane.
 _COMMON = 1 << 16
 

@@ -1,4 +1,5 @@
 import json
+from collections import Counter
 
 import pyarrow as pa
 import pytest
@@ -9,22 +10,26 @@ from transformers import AutoTokenizer, BertTokenizerFast
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import (
     accents_of,
-    count_words,
-    frequent_words,
     languages_losing_marks,
     load_vocabulary,
-    merge_word_counts,
-    most_frequent,
     smooth_counts,
     smooth_tables,
     smoothing_factors,
     train_wordpiece,
-    word_counts,
     write_tokenizer,
+)
+from pipeline.word_counts import (
+    count_words,
+    frequent_by_language,
+    frequent_words,
+    merge_word_counts,
+    most_frequent,
+    word_counts,
 )
 from schemas.errors import CorpusError
 from tests.pipeline.bert_reference import bert_words, sample_sentences
 
+LANGS = st.sampled_from(["en", "de", "th", "zh-yue"])
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "river", "##s"]
 
 
@@ -108,6 +113,35 @@ def test_the_most_frequent_words_hang_on_no_order(words, limit, chance):
 def test_a_threshold_costs_no_letter_and_no_phrase_of_a_script_without_spaces():
     table = counts_table({"river": 5, "stream": 1, "ß": 1, "ก็ดี": 1, "すし": 1, "川": 1, "река": 1})
     assert frequent_words(table, 2)["word"].to_pylist() == ["river", "ß", "ก็ดี", "すし", "川"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(LANGS, st.text("abก山", min_size=1, max_size=3), st.integers(1, 4)), max_size=30),
+    st.integers(1, 6),
+    st.integers(0, 6),
+)
+def test_words_of_a_bucket_are_frequent_in_all_languages_together(rows, min_count, limit):
+    table = pa.table(list(map(list, zip(*rows, strict=True))) or [[], [], []], ["lang", "word", "count"])
+    schema = [("lang", pa.string()), ("word", pa.string()), ("count", pa.int64())]
+    kept, account = frequent_by_language(table.cast(pa.schema(schema)), min_count, limit)
+    totals, by_lang = Counter(), {}
+    for lang, word, count in rows:
+        totals[word] += count
+        by_lang.setdefault(lang, Counter())[word] += count
+    spared = {word for word in totals if len(word) == 1 or "ก" in word or "山" in word}
+    frequent = {word for word, count in totals.items() if count >= min_count} | spared
+    expected = []
+    for lang, counts in sorted(by_lang.items()):
+        wanted = counts_table({word: counts[word] for word in sorted(frequent & set(counts))})
+        expected += [(lang, *row.values()) for row in most_frequent(wanted, limit).to_pylist()]
+    assert [tuple(row.values()) for row in kept.to_pylist()] == expected
+    assert account == {
+        "distinct": len(totals),
+        "frequent": len(frequent),
+        "left_out": sum(len(frequent & set(counts)) for counts in by_lang.values()) - len(expected),
+        "words_by_language": {lang: by_lang[lang].total() for lang in sorted(by_lang)},
+    }
 
 
 def test_tables_are_smoothed_as_dictionaries_are():

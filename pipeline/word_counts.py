@@ -1,0 +1,150 @@
+"""How often each word of the basic tokenizer occurs, summed up, and which words are frequent."""
+
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.basic_tokenization import as_array, chunks, split_words
+from pipeline.character_table import Accents, character_table, default_accents
+from schemas.scripts import without_spaces_pattern
+
+Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+WORD_COUNTS = pa.schema(
+    [pa.field("word", pa.string(), nullable=False), pa.field("count", pa.int64(), nullable=False)]
+)
+
+
+def word_counts(
+    sentences: pa.Array | pa.ChunkedArray | Iterable[str], *, cased: bool, accents: Accents | None = None
+) -> pa.Table:
+    """How often each word of the basic tokenizer occurs: WORD_COUNTS, sorted by word."""
+    return merge_word_counts(partial_word_counts(sentences, cased=cased, accents=accents))
+
+
+def partial_word_counts(
+    sentences: pa.Array | pa.ChunkedArray | Iterable[str], *, cased: bool, accents: Accents | None = None
+) -> Iterator[pa.Table]:
+    """WORD_COUNTS of some of the sentences at a time; a word may be there several times."""
+    table = character_table(cased, accents or default_accents(cased))
+    for part in chunks(as_array(sentences)):
+        words = split_words(part, table)
+        counts = np.bincount(words.indices, minlength=len(words.dictionary))
+        yield pa.table([words.dictionary, counts], schema=WORD_COUNTS)
+        chars = pc.value_counts(pa.array(words.chars))
+        letters = pa.array([chr(code) for code in chars.field("values").to_pylist()], pa.string())
+        yield pa.table([letters, chars.field("counts")], schema=WORD_COUNTS)
+
+
+def merge_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
+    """The sums of several tables of word counts, sorted by word; exact up to 2^63."""
+    return sum_word_counts(tables).sort_by("word").combine_chunks()
+
+
+def sum_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
+    """`merge_word_counts` in any order, for what is sorted later on."""
+    merged = pa.concat_tables([WORD_COUNTS.empty_table(), *(table.cast(WORD_COUNTS) for table in tables)])
+    summed = merged.group_by("word").aggregate([("count", "sum")])
+    return pa.table([summed["word"], summed["count_sum"]], schema=WORD_COUNTS).combine_chunks()
+
+
+def count_words(
+    sentences: pa.Array | pa.ChunkedArray | Iterable[str], cased: bool, accents: Accents | None = None
+) -> dict[str, int]:
+    """`word_counts` as a dictionary."""
+    return counts_dict(word_counts(sentences, cased=cased, accents=accents))
+
+
+def counts_dict(table: pa.Table) -> dict[str, int]:
+    """A table of word counts as a dictionary."""
+    return dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))
+
+
+def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
+    """The words that occur ``min_count`` times, and all that a threshold must not cost.
+
+    Single characters stay, for the alphabet; so do the words of scripts without spaces, which are
+    whole phrases and seldom come twice.
+    """
+    stays = _frequent(table["word"].combine_chunks(), table["count"].to_numpy(), min_count)
+    return table.filter(pa.array(stays))
+
+
+def _frequent(words: pa.Array, counts: Int64, min_count: int) -> Flags:
+    stays = counts >= min_count
+    rare = np.flatnonzero(~stays)
+    names = words.take(pa.array(rare))
+    spared = pc.or_(
+        pc.equal(pc.utf8_length(names), 1), pc.match_substring_regex(names, without_spaces_pattern())
+    )
+    stays[rare] = np.asarray(spared, dtype=bool)
+    return stays
+
+
+def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[pa.Table, dict[str, Any]]:
+    """Sums up counts by language and word, and keeps the words that are frequent in all languages together.
+
+    Columns lang, word, count; the rows come back sorted by language and word, ``limit`` of each language at
+    the most, with what the build accounts for. Words and languages are numbers until the end.
+    """
+    words, langs = (table[name].combine_chunks().dictionary_encode() for name in ("word", "lang"))
+    word, lang, counts = words.indices.to_numpy(), langs.indices.to_numpy(), table["count"].to_numpy()
+    totals, of_language = np.zeros(len(words.dictionary), np.int64), np.zeros(len(langs.dictionary), np.int64)
+    np.add.at(totals, word, counts)
+    np.add.at(of_language, lang, counts)
+    frequent = np.flatnonzero(_frequent(words.dictionary, totals, min_count))
+    names, word_rank = _ranked(words.dictionary, frequent)
+    langs_ranked, lang_rank = _ranked(langs.dictionary, np.arange(len(langs.dictionary)))
+    place = lang_rank[lang] * len(names) + word_rank[word]
+    place, summed = _sums_by_place(place[word_rank[word] >= 0], counts[word_rank[word] >= 0])
+    owner, name = np.divmod(place, max(len(names), 1))
+    wanted = pa.table([langs_ranked.take(owner), names.take(name), summed], ["lang", "word", "count"])
+    bounds = np.searchsorted(owner, np.arange(len(langs_ranked) + 1)).tolist()
+    parts = [most_frequent(wanted[begin:end], limit) for begin, end in pairwise(bounds)]
+    kept = pa.concat_tables([wanted[:0], *parts])
+    return kept, {
+        "distinct": len(words.dictionary),
+        "frequent": len(frequent),
+        "left_out": wanted.num_rows - kept.num_rows,
+        "words_by_language": dict(
+            sorted(zip(langs.dictionary.to_pylist(), of_language.tolist(), strict=True))
+        ),
+    }
+
+
+def _ranked(names: pa.Array, chosen: Int64) -> tuple[pa.Array, Int64]:
+    """The chosen names in order, and of all names which place each has there, -1 for the others."""
+    order = pc.sort_indices(names.take(pa.array(chosen))).to_numpy()
+    rank = np.full(len(names), -1, np.int64)
+    rank[chosen[order]] = np.arange(len(order))
+    return names.take(pa.array(chosen[order])), rank
+
+
+def _sums_by_place(place: Int64, counts: Int64) -> tuple[Int64, Int64]:
+    """The distinct places, ascending, and the sum of the counts at each."""
+    order = np.argsort(place, kind="stable")
+    place = place[order]
+    begins = np.flatnonzero(np.diff(place, prepend=-1))
+    return place[begins], np.add.reduceat(counts[order], begins) if len(begins) else counts[:0]
+
+
+def most_frequent(table: pa.Table, limit: int) -> pa.Table:
+    """The ``limit`` most frequent words, sorted by word.
+
+    Among equally frequent ones a hash decides, not the alphabet, which would cost the last scripts
+    of Unicode most.
+    """
+    if table.num_rows <= limit:
+        return table
+    ranks = pa.array([zlib.crc32(word.encode()) for word in table["word"].to_pylist()], pa.uint32())
+    ranked = table.append_column("rank", ranks).sort_by(
+        [("count", "descending"), ("rank", "ascending"), ("word", "ascending")]
+    )
+    return ranked.slice(0, limit).drop_columns("rank").sort_by("word").combine_chunks()
