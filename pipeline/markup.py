@@ -127,10 +127,10 @@ def kinds_of(tokens: list[str]) -> list[int]:
     if len(KINDS) > _MAX_REMEMBERED:
         for memory in (KINDS, TEXTS, TAG_NAMES):
             memory.clear()
-    kinds = list(map(KINDS.get, tokens))
-    if None in kinds:
+    try:
+        return list(map(KINDS.__getitem__, tokens))
+    except KeyError:
         return [kind_of(token) for token in tokens]
-    return kinds  # type: ignore[return-value]
 
 
 _FIXED = {

@@ -135,7 +135,7 @@ def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
     seen = 0
     for raw in scanner.pages():
         seen += 1
-        yield _read_page(raw, unit, site, scanner.oversize)
+        yield _read_page(raw, unit, site, scanner)
     if unit.expected_pages is not None and seen != unit.expected_pages:
         raise InputError(
             f"{unit.uri}: bytes {unit.start} to {unit.end}: {seen} pages, but the index lists "
@@ -143,9 +143,11 @@ def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
         )
 
 
-def _read_page(raw: bytes, unit: Unit, site: SiteInfo, oversize: bool) -> RawDocument | Skip:
+def _read_page(raw: bytes, unit: Unit, site: SiteInfo, scanner: PageScanner) -> RawDocument | Skip:
+    """``raw`` is the page at which ``scanner`` stands."""
+    oversize = scanner.oversize
     try:
-        page = parse_page(plain_page(raw) if b"<!" in raw and not oversize else raw)
+        page = parse_page(plain_page(raw) if scanner.declares and not oversize else raw)
         reason = page_skip_reason(page, site, unit.namespaces) or (TOO_LARGE if oversize else None)
         if reason is None:
             return RawDocument(page.page_id, page.revision, page.title, unit.lang, page.text, "wikitext")
