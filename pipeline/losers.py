@@ -52,5 +52,11 @@ def chosen_batches(
     for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
         flags = chosen[start : start + batch.num_rows]
         if flags.any():
-            yield start + np.flatnonzero(flags), pa.Table.from_batches([batch]).filter(pa.array(flags))
+            yield start + np.flatnonzero(flags), flagged_rows(batch, flags)
         start += batch.num_rows
+
+
+def flagged_rows(batch: pa.RecordBatch, flags: npt.NDArray[np.bool_]) -> pa.Table:
+    """The rows with a flag; a batch of which all stay, as most do, is not copied."""
+    table = pa.Table.from_batches([batch])
+    return table if flags.all() else table.filter(pa.array(flags))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cluster import storage
 from pipeline.dedup.paragraphs import without_paragraphs
-from pipeline.losers import Gone, kept_rows
+from pipeline.losers import Gone, flagged_rows, kept_rows
 from pipeline.stage_extract import Part
 from schemas.randomness import key_from_text, uniform
 
@@ -38,6 +38,6 @@ def read_kept(part: Part, gone: Gone, columns: list[str]) -> Iterator[pa.Table]:
     for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=read):
         chosen = kept[start : start + batch.num_rows]
         start += batch.num_rows
-        table = pa.Table.from_batches([batch]).filter(pa.array(chosen))
+        table = flagged_rows(batch, chosen)
         if table.num_rows:
             yield without_paragraphs(table, gone.paragraphs).select(columns) if cutting else table

@@ -209,7 +209,12 @@ def _token_columns(table: pa.Table, tokenizer: WordPieceTokenizer) -> pa.Table:
 
 
 def _copies(documents: pa.Table, rows: Any, copies: Any, slot: Any) -> pa.Table:
-    taken = documents.take(pa.array(rows))
+    """A row for each copy; where that is every document once, the columns are not copied."""
+    order = np.argsort(rows, kind="stable")
+    if np.array_equal(rows[order], np.arange(documents.num_rows)):
+        taken, copies, slot = documents, copies[order], slot[order]
+    else:
+        taken = documents.take(pa.array(rows))
     taken = taken.append_column("copy", pa.array(copies, pa.int32()))
     return taken.append_column(BUCKET, pa.array(slot, pa.int32())).select(TOKENIZED.names)
 

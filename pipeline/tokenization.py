@@ -24,6 +24,9 @@ from pipeline.composition import Int64
 from pipeline.vocabulary import Vocabulary
 from pipeline.wordpiece import WordEncoder
 
+# Words whose ids are gathered at a time: the arrays stay in the caches.
+_WORDS_AT_ONCE = 1 << 15
+
 
 class WordPieceTokenizer:
     """Encodes text with one vocabulary."""
@@ -65,19 +68,25 @@ class WordPieceTokenizer:
     def _encode_chunk(self, words: Words) -> tuple[Int32, Int64]:
         """The ids of a slice, and where each sentence begins and the last ends."""
         pool, offsets = self._words.encode(words.dictionary)
-        if not len(words.chars):
-            begins, lengths = offsets[:-1].take(words.indices), np.diff(offsets).take(words.indices)
-        else:
-            # Characters by themselves follow the distinct words in the pool.
-            several = ~words.is_char
-            begins = np.empty(len(several), np.int64)
-            begins[words.is_char] = np.arange(len(pool), len(pool) + len(words.chars))
-            begins[several] = offsets[:-1].take(words.indices)
-            lengths = np.ones(len(several), np.int64)
-            lengths[several] = np.diff(offsets).take(words.indices)
+        # The distinct word of each word; characters by themselves have that of the word before them, for now.
+        distinct = np.append(words.indices, np.int32(len(words.dictionary)))
+        distinct = distinct.take(np.cumsum(~words.is_char) - 1, mode="clip")
+        begins, lengths = offsets.take(distinct), np.diff(offsets, append=offsets[-1]).take(distinct)
+        if len(words.chars):
+            # They follow the distinct words in the pool.
+            places = np.flatnonzero(words.is_char)
+            begins[places] = np.arange(len(pool), len(pool) + len(places))
+            lengths[places] = 1
             pool = np.concatenate((pool, self._char_ids.take(words.chars)))
         ends = np.zeros(len(begins) + 1, np.int64)
         np.cumsum(lengths, out=ends[1:])
-        places = np.repeat(begins - ends[:-1], lengths)
-        places += np.arange(ends[-1])
-        return pool.take(places), ends[words.sentence_offsets]
+        flat = np.empty(ends[-1], np.int32)
+        begins -= ends[:-1]
+        numbers = np.arange(ends[-1])
+        for first in range(0, len(begins), _WORDS_AT_ONCE):
+            some = slice(first, first + _WORDS_AT_ONCE)
+            places = np.repeat(begins[some], lengths[some])
+            ids = slice(ends[first], ends[first] + len(places))
+            places += numbers[ids]
+            pool.take(places, out=flat[ids], mode="clip")
+        return flat, ends.take(words.sentence_offsets)
