@@ -39,7 +39,8 @@ _QUOTES = re.compile("[\"'‘’“”„«»‹›「」『』《》〈〉()\\[
 # sentencex looks from every opening mark to the end of its text, so it gets no more than a window at a
 # time, and a small one where such marks are many.
 _SHORT_PARAGRAPH = 400
-_WINDOWS = ((20, 4096), (4, 512), (0, 96))  # (characters for each such mark at least, window)
+_WINDOWS = ((20, 4096), (4, 512))  # (characters for each such mark at least, window)
+_SMALL_WINDOW = 96
 
 _UNSEEN_END = re.compile(f"[{UNSEEN_SENTENCE_MARKS}](?:\\s*[{UNSEEN_SENTENCE_MARKS}])*[\"'”’»)\\]]*\\s*")
 _CLOSING = "\"'’”»›)]）］」』》〉】"
@@ -132,8 +133,7 @@ def _segment_windows(lang: str, paragraph: str) -> list[str]:
     """Pieces that join to ``paragraph``; of a long one sentencex sees one window after the other."""
     if len(paragraph) <= _SHORT_PARAGRAPH:
         return _segment(lang, paragraph)
-    quotes = len(_QUOTES.findall(paragraph))
-    window = next(size for per_quote, size in _WINDOWS if quotes * per_quote <= len(paragraph))
+    window = _window(paragraph)
     if len(paragraph) <= window:
         return _segment(lang, paragraph)
     pieces: list[str] = []
@@ -143,6 +143,14 @@ def _segment_windows(lang: str, paragraph: str) -> list[str]:
         # What the window cuts off is looked at again with the next one, unless it grows too long.
         rest = pieces.pop() if len(pieces[-1]) <= window // 2 else ""
     return [*pieces, rest] if rest else pieces
+
+
+def _window(paragraph: str) -> int:
+    quotes = len(_QUOTES.findall(paragraph))
+    for per_quote, window in _WINDOWS:
+        if quotes * per_quote <= len(paragraph):
+            return window
+    return _SMALL_WINDOW
 
 
 def _segment(lang: str, text: str) -> list[str]:
