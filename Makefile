@@ -29,7 +29,7 @@ demo: setup
 	$(BIN)/bertmill demo-summary $(DEMO)
 
 test: setup lint $(VENV)/.installed-infra
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 lint: setup
 	$(BIN)/ruff check .

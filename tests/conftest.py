@@ -19,6 +19,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--write-golden", action="store_true", help="keep these losses as the right ones")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """For ``make test``, which runs two tests at a time: what must stay together, and the long ones first.
+
+    Tests of one file share their fixtures, and all files that need the session's Ray share that: each is the
+    work of one process.
+    """
+    if not hasattr(config, "workerinput"):
+        return
+    with_ray = {item.path for item in items if "ray_session" in getattr(item, "fixturenames", ())}
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    for item in items:
+        group = "ray" if item.path in with_ray else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=lambda item: (item.path not in slow | with_ray, item.path not in with_ray))
+
+
 @pytest.fixture(scope="session")
 def ray_session() -> Iterator[RayCluster]:
     """A local Ray of four logical CPUs; the driver process is connected to it."""
