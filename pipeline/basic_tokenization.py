@@ -99,14 +99,14 @@ def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
     for part in chunks(sentences, SLICE_BYTES):
         spans = word_spans(part, table)
         # Where each run of letters begins among the letters alone.
-        runs = spans.starts[~spans.is_char]
+        runs = np.compress(~spans.is_char, spans.starts)
         before_runs = np.cumsum(spans.letters, dtype=np.int32).take(runs) - 1
         raw, begin = _raw_words(np.compress(spans.letters, spans.codes), before_runs)
         raws.append(raw)
         begins.append(begin)
         offsets.append(spans.sentence_offsets)
         is_char.append(spans.is_char)
-        chars.append(spans.codes.take(spans.starts[spans.is_char]))
+        chars.append(spans.codes.take(np.compress(spans.is_char, spans.starts)))
     encoded = _word_array(raws, begins).dictionary_encode()
     return Words(
         is_char=np.concatenate(is_char),
@@ -144,7 +144,7 @@ def _joined(sentences: pa.Array) -> str:
     _, offsets, data = sentences.buffers()
     bounds = np.frombuffer(offsets, np.int64 if wide else np.int32)
     begin, end = int(bounds[sentences.offset]), int(bounds[sentences.offset + len(sentences)])
-    return data.slice(begin, end - begin).to_pybytes().decode() if end > begin else ""
+    return str(memoryview(data)[begin:end], "utf-8") if end > begin else ""
 
 
 def _raw_words(letters: Codes, starts: Int32) -> tuple[bytes, Int64]:

@@ -126,13 +126,16 @@ def word_runs(words: HashedWords, length: int) -> tuple[U64, Int64]:
     count = len(words.hashes) - length + 1
     if count <= 0:
         return np.zeros(0, np.uint64), np.zeros(0, np.int64)
-    total = np.zeros(count, np.uint64)
+    total = words.hashes[:count].copy()
     with np.errstate(over="ignore"):
-        for number in range(length):
-            total = total * np.uint64(_WORD_BASE) + words.hashes[number : number + count]
-    ends = np.repeat(words.offsets[1:], np.diff(words.offsets))
-    begins = np.flatnonzero(np.arange(count) + length <= ends[:count])
-    return draws(_SEED + length, total[begins]), begins
+        for number in range(1, length):
+            total *= np.uint64(_WORD_BASE)
+            total += words.hashes[number : number + count]
+    # A run that begins less than ``length`` words before a document's end goes beyond it.
+    inside = np.ones(count, bool)
+    beyond = words.offsets[1:, None] - np.arange(1, length)
+    inside[beyond[(beyond >= 0) & (beyond < count)]] = False
+    return draws(_SEED + length, np.compress(inside, total)), np.flatnonzero(inside)
 
 
 def shingles(words: HashedWords) -> tuple[U64, Int64]:
@@ -140,16 +143,16 @@ def shingles(words: HashedWords) -> tuple[U64, Int64]:
 
     A document of fewer words, but at least one, is one shingle as a whole.
     """
-    hashes, begins = word_runs(words, SHINGLE_WORDS)
-    owners = np.searchsorted(words.offsets, begins, side="right") - 1
+    hashes, _ = word_runs(words, SHINGLE_WORDS)
     sizes = np.diff(words.offsets)
+    counts = np.maximum(sizes - SHINGLE_WORDS + 1, sizes > 0)
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
     short = np.flatnonzero((sizes > 0) & (sizes < SHINGLE_WORDS))
     if len(short):
         whole = np.array([_whole(words, document) for document in short.tolist()], np.uint64)
-        owners = np.concatenate((owners, short))
-        order = np.argsort(owners, kind="stable")
-        hashes, owners = np.concatenate((hashes, whole))[order], owners[order]
-    return hashes, np.searchsorted(owners, np.arange(len(sizes) + 1)).astype(np.int64)
+        # Where they belong among the runs, in which they are not counted.
+        hashes = np.insert(hashes, offsets[short] - np.arange(len(short)), whole)
+    return hashes, offsets
 
 
 def _whole(words: HashedWords, document: int) -> int:
