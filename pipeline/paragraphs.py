@@ -17,7 +17,7 @@ class CleanText:
     """In order; headings and list items are paragraphs of their own."""
     dropped_sentences: int = 0
     """Sentences left out because a template without known text stood in them."""
-    plain: bool = False
+    plain: bool = field(default=False, compare=False)
     """Whether they are known to need no more normalizing than to NFC: of all that is invisible they have
     single spaces only."""
 
