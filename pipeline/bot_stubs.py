@@ -7,7 +7,6 @@ varies: words with a capital letter or a digit, and words of the title. Ordinary
 import hashlib
 import itertools
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -20,36 +19,27 @@ from pipeline.dedup.paragraphs import offsets_of
 MAX_CHARS = 3000
 _LONG = 0
 _SLOT = "\0"
-# As what a word is looked for that goes whatever the title is.
-_VARIES = None
 
 
 def skeleton(title: str, paragraphs: Sequence[str]) -> bytes:
     """Hash of the text with names, numbers and words of the title taken out."""
-    names: set[str | None] = {word.strip("().,;:!?").casefold() for word in title.split()}
-    names.add(_VARIES)
+    names = {word.strip("().,;:!?").casefold() for word in title.split()}
     kept: list[str] = []
     last = ""
     for paragraph in paragraphs:
         for token in paragraph.split():
-            word, name = _word_of(token)
-            if name not in names:
+            # Letters alone, as most words are: no signs to strip off and no digits.
+            if token.isalpha():
+                word, varies = token, token[0].isupper()
+            else:
+                word = token.strip("().,;:!?\"'«»„“”")
+                varies = word[:1].isupper() or (not word.isalpha() and any(map(str.isdigit, word)))
+            if not varies and word.casefold() not in names:
                 kept.append(last := word)
             elif last != _SLOT:
                 kept.append(last := _SLOT)
         kept.append(last := "\n")
     return hashlib.blake2b(" ".join(kept).encode("utf-8", "surrogatepass"), digest_size=8).digest()
-
-
-@lru_cache(maxsize=1 << 16)
-def _word_of(token: str) -> tuple[str, str | None]:
-    """The word in a token, and what is looked for in the title; kept, since few words fill a text."""
-    # No letter is a digit, or one of the signs that are stripped off.
-    if token.isalpha():
-        return token, _VARIES if token[0].isupper() else token.casefold()
-    word = token.strip("().,;:!?\"'«»„“”")
-    varies = word[:1].isupper() or any(map(str.isdigit, word))
-    return word, _VARIES if varies else word.casefold()
 
 
 def skeletons(documents: pa.Table) -> npt.NDArray[np.uint64]:
