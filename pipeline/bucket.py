@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from schemas.arrays import distinct_values
 from schemas.errors import CorpusError
 from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
 from schemas.randomness import draws, key_from_text
@@ -127,7 +128,7 @@ def prepare_sentences(
     """
     identity = identities(bucket.keys)
     document_key = draws(seed, *words, identity, bucket.copies)
-    if np.unique(document_key).size != document_key.size:
+    if distinct_values(document_key).size != document_key.size:
         raise CorpusError(f"bucket: the same copy of a document is there twice: {_repeated(bucket)}")
     offsets, document, cut, pieces = _cut_sentences(bucket, limit, piece, continuation)
     languages = tuple(sorted(set(bucket.languages)))

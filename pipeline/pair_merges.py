@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from schemas.arrays import distinct_values
 from schemas.vocabulary import CONTINUATION
 
 Int32 = npt.NDArray[np.int32]
@@ -148,7 +149,7 @@ class PairMerges:
         places = places[self._symbol[places] == first]
         rights = self._right[places]
         places = places[(rights >= 0) & (self._symbol[rights] == second)]
-        places = np.unique(places)
+        places = distinct_values(places)
         if first != second:
             return places
         taken, kept = -1, []

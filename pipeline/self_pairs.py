@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.row_checks import RowColumns
+from schemas.arrays import are_among, distinct_values
 from schemas.randomness import U64, draws, key_from_text
 
 Ints = npt.NDArray[np.int64]
@@ -51,7 +52,7 @@ class SelfPairs:
         """Random pairs found to be from one document, less those expected by chance; and pairs judged."""
         if self._rows == 0:
             return 0, 0
-        known = np.unique(np.concatenate(self._known))
+        known = distinct_values(np.concatenate(self._known))
         grams = np.concatenate([each[0] for each in self._asked])
         pair = np.concatenate([each[1] for each in self._asked])
         documents, languages = np.concatenate(self._documents), np.concatenate(self._languages)
@@ -87,7 +88,7 @@ def _sampled_grams(rows: RowColumns) -> tuple[U64, Ints, npt.NDArray[np.bool_]]:
 
 def _found(known: U64, grams: U64, pair: Ints, documents: U64) -> npt.NDArray[np.bool_]:
     """[pairs] whether at least half of a pair's n-grams are known of the document given for it."""
-    hit = np.isin(draws(documents[pair], grams), known)
+    hit = are_among(draws(documents[pair], grams), known)
     found = np.bincount(pair, weights=hit, minlength=documents.size)
     return 2 * found >= np.maximum(np.bincount(pair, minlength=documents.size), 1)
 

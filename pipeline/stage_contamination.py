@@ -23,6 +23,7 @@ from pipeline.dedup.shingles import U64, hashed_words
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import Row, map_units
 from pipeline.stage_extract import Part
+from schemas.arrays import distinct_values
 from schemas.errors import ConfigError, InputError
 
 CONTAMINATED_REASON = "contaminated"
@@ -51,7 +52,7 @@ def load_evaluation(patterns: list[str]) -> EvaluationRuns:
             raise ConfigError(f"dedup.evaluation: {pattern}: no such file")
         for uri in uris:
             runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
-    merged = np.unique(np.concatenate(runs))
+    merged = distinct_values(np.concatenate(runs))
     return EvaluationRuns(merged, hashlib.sha256(merged.tobytes()).hexdigest())
 
 

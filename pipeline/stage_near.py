@@ -49,6 +49,7 @@ from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row, plain_errors
 from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
+from schemas.arrays import distinct_values
 from schemas.documents import DOCUMENTS
 
 NEAR_REASON = "near-duplicate"
@@ -261,7 +262,7 @@ def _keep_smallest(keep: Round, parts: list[Part], clusters: pa.Table) -> None:
         found = found.append_column("reason", pa.array([NEAR_REASON] * found.num_rows, pa.string()))
         return found.sort_by([("unit", "ascending"), ("row", "ascending")])
 
-    with_members = np.unique(
+    with_members = distinct_values(
         np.concatenate([clusters[side].to_numpy() for side in ("left", "right")]) >> _ROW_BITS
     ).tolist()
     keep.run(_items([part for part in parts if part.ordinal in with_members]), emit, reduce, MEMBERS)

@@ -7,6 +7,7 @@ and what was counted in the rows against what the build counted. Memory holds a 
 
 import hashlib
 import math
+import os
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,12 +22,13 @@ from cluster import storage
 from pipeline.corpus_files import CorpusFiles
 from pipeline.row_checks import RowColumns, RowRules, RowTally, check_rows, tally
 from pipeline.self_pairs import SelfPairs
+from schemas.arrays import are_among, distinct_values
 from schemas.masking import Flags
 from schemas.randomness import U64, key_from_text
 from schemas.shards import LABEL_CONVENTIONS, SHARD
 
 _FINDINGS_PER_SHARD = 5
-_THREADS = 2
+_MAX_THREADS = 8
 # Standard deviations from the expected share at which it is not chance any more.
 _SIGMAS = 6.0
 # Tokens of a span share one draw, so their shares vary as if there were this many times fewer.
@@ -84,7 +86,9 @@ def verify_corpus(uri: str) -> VerifyReport:
         training = entry["split"] == "train"
         documents = _verify_set(corpus, entry, rules, report, held_out if training else None)
         if not training:
-            held_out = documents if held_out is None else np.union1d(held_out, documents)
+            held_out = (
+                documents if held_out is None else distinct_values(np.concatenate((held_out, documents)))
+            )
     return report
 
 
@@ -103,7 +107,7 @@ def _verify_set(
     def one(shard: dict[str, Any]) -> _ShardResult:
         return _verify_shard(corpus, shard, rules, held_out)
 
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
         for shard, result in zip(entry["shards"], pool.map(one, entry["shards"]), strict=True):
             report.problems += [(corpus.uri(shard["path"]), text) for text in result.problems]
             report.shards += 1
@@ -116,7 +120,7 @@ def _verify_set(
         report.problems.append((place, f"{found} of {judged} random pairs have A and B of one document"))
     if rules is not None:
         report.problems += [(place, text) for text in _set_problems(corpus.manifest, entry, total, rules)]
-    return np.unique(np.concatenate([np.zeros(0, np.uint64), *documents]))
+    return distinct_values(np.concatenate([np.zeros(0, np.uint64), *documents]))
 
 
 def set_label(entry: dict[str, Any]) -> str:
@@ -238,9 +242,9 @@ def _verify_file(
         if rules.objective == "nsp":
             pairs.add(rows, random_label=1)
     result.self_pairs, result.judged = pairs.excess()
-    result.documents = np.unique(np.concatenate([np.zeros(0, np.uint64), *documents]))
+    result.documents = distinct_values(np.concatenate([np.zeros(0, np.uint64), *documents]))
     result.problems += _entry_problems(entry, result)
-    if held_out is not None and np.isin(result.documents, held_out).any():
+    if held_out is not None and are_among(result.documents, held_out).any():
         result.problems.append("has a document that is held out for validation")
 
 

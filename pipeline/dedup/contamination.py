@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.dedup.shingles import U64, Flags, HashedWords, Int64, hashed_words, word_runs
+from schemas.arrays import distinct_values
 
 RUN_WORDS = 13
 RUN_SIGNS = 40
@@ -29,7 +30,7 @@ def comparable_runs(words: HashedWords) -> tuple[U64, Int64]:
 
 def evaluation_runs(texts: pa.Array) -> U64:
     """The distinct runs of the texts of an evaluation set, ascending."""
-    return np.unique(comparable_runs(hashed_words(texts, np.arange(len(texts) + 1)))[0])
+    return distinct_values(comparable_runs(hashed_words(texts, np.arange(len(texts) + 1)))[0])
 
 
 def contaminated(words: HashedWords, runs: U64) -> Flags:

@@ -21,6 +21,7 @@ from pipeline.dedup.components import components, distinct, edge_table
 from pipeline.dedup.exact import all_but_first
 from pipeline.dedup.minhash import band_hashes, rows_per_band, signatures
 from pipeline.dedup.shingles import hashed_words, shingles
+from schemas.arrays import distinct_values
 from schemas.randomness import key_from_text
 
 U64 = npt.NDArray[np.uint64]
@@ -45,18 +46,7 @@ BANDS = pa.schema(
 def sketches(hashes: U64, offsets: Int64) -> list[U64]:
     """The distinct shingles of each document, ascending; of a long one the smallest SKETCH_SHINGLES."""
     bounds = offsets.tolist()
-    return [_distinct_ascending(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
-
-
-def _distinct_ascending(hashes: U64) -> U64:
-    """``np.unique``, which goes through a hash table and is many times slower on so few numbers."""
-    ordered = np.sort(hashes)
-    repeats = np.flatnonzero(ordered[1:] == ordered[:-1])
-    if not len(repeats):
-        return ordered
-    stays = np.ones(len(ordered), bool)
-    stays[repeats + 1] = False
-    return ordered[stays]
+    return [distinct_values(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
 
 
 def similarity(left: U64, right: U64) -> float:
@@ -154,7 +144,7 @@ def cluster_members(clusters: pa.Table, documents: pa.Table) -> pa.Table:
 
     ``clusters`` is what `components` gives: nodes with the smallest node of their component.
     """
-    roots = np.unique(clusters["right"].to_numpy())
+    roots = distinct_values(clusters["right"].to_numpy())
     nodes = np.concatenate((clusters["left"].to_numpy(), roots))
     labels = np.concatenate((clusters["right"].to_numpy(), roots))
     order = np.argsort(nodes)
