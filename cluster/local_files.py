@@ -5,7 +5,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -145,6 +145,23 @@ def delete_prefix(uri: str) -> None:
 def _unless_gone(_function: object, _path: str, problem: tuple[object, BaseException, object]) -> None:
     if not isinstance(problem[1], FileNotFoundError):
         raise problem[1]
+
+
+def abort_uploads(uri: str, older_than: float) -> int:
+    """Removes files below the folder that killed processes did not finish; returns their number.
+
+    ``older_than``: only those last written to before this time (seconds since 1970).
+    """
+    ended = 0
+    with _errors(uri, "remove unfinished files"):
+        for folder, _, names in os.walk(path_of(uri)):
+            for path in (Path(folder) / name for name in names if name.startswith(_TEMPORARY)):
+                # Its writer may finish it, or another cleaner remove it, in this very moment.
+                with suppress(FileNotFoundError):
+                    if path.stat().st_mtime < older_than:
+                        path.unlink()
+                        ended += 1
+    return ended
 
 
 def open_read(uri: str) -> IO[bytes]:

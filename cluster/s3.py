@@ -284,13 +284,18 @@ def abort_uploads(uri: str, older_than: float) -> int:
     """
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else ""
-    found = _call(uri, "list uploads", lambda: client().list_multipart_uploads(Bucket=bucket, Prefix=prefix))
     ended = 0
-    for upload in found.get("Uploads", []):
-        if upload["Key"].startswith(prefix) and upload["Initiated"].timestamp() < older_than:
-            name = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-            _call(uri, "abort upload", partial(client().abort_multipart_upload, **name))
-            ended += 1
+    page: dict[str, Any] = {"IsTruncated": True}
+    request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+    while page.get("IsTruncated"):
+        page = _call(uri, "list uploads", partial(client().list_multipart_uploads, **request))
+        request["KeyMarker"] = page.get("NextKeyMarker")
+        request["UploadIdMarker"] = page.get("NextUploadIdMarker")
+        for upload in page.get("Uploads", []):
+            if upload["Key"].startswith(prefix) and upload["Initiated"].timestamp() < older_than:
+                name = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
+                _call(uri, "abort upload", partial(client().abort_multipart_upload, **name))
+                ended += 1
     return ended
 
 

@@ -5,7 +5,6 @@ import logging
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,58 +14,62 @@ from schemas.errors import StorageError
 log = logging.getLogger(__name__)
 
 _LOCK = ".lock"
-_ABANDONED_SECONDS = 60.0
-"""Age from which a folder without a lock counts as left behind; making one takes microseconds."""
+"""In a folder: locked while its owner lives. Beside the folders: locked while one is made or swept."""
 
 
 @contextmanager
 def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
     """A private temporary folder, removed at the end; those of dead processes are removed at the start.
 
-    A lock on a file inside tells the living from the dead: the kernel releases it however a process
-    ends. ``parent`` defaults to the system's folder for temporary files.
+    ``parent`` defaults to the system's folder for temporary files. Raises StorageError if it cannot be
+    written to or holds a folder of another user under our name.
     """
     root = (parent or Path(tempfile.gettempdir())) / f"bertmill-{os.getuid()}-{purpose}"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         if root.stat().st_uid != os.getuid():
             raise StorageError(f"{root}: this temporary folder belongs to another user")
-        sweep(root)
-        path = Path(tempfile.mkdtemp(dir=root))
-        # Locked before it has the name that ``sweep`` looks for.
-        lock = os.open(path / "lock.new", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        (path / "lock.new").rename(path / _LOCK)
+        path, lock = _make(root)
     except OSError as error:
         raise StorageError(f"{root}: make a temporary folder: {error.strerror}") from error
     try:
         yield path
     finally:
-        _remove(path)
+        shutil.rmtree(path, ignore_errors=True)
         os.close(lock)
 
 
-def _remove(path: Path) -> None:
-    """Removes the folder, the lock last: a process killed in between leaves what ``sweep`` still knows."""
-    if not path.exists():  # two sweepers met, and the other one was faster
-        return
-    for inner in list(path.iterdir()):
-        if inner.is_dir():
-            shutil.rmtree(inner, ignore_errors=True)
-        elif inner.name != _LOCK:
-            inner.unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
+def _make(root: Path) -> tuple[Path, int]:
+    """Sweeps ``root`` and makes a folder there, as one step: no sweeper sees a folder before its lock."""
+    with _locked(root):
+        _sweep(root)
+        path = Path(tempfile.mkdtemp(dir=root))
+        lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return path, lock
 
 
-def sweep(root: Path) -> int:
-    """Removes the folders below ``root`` whose process is gone; returns their number."""
-    removed = 0
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    # The kernel releases a lock however its process ends, so nobody waits for the dead.
+    lock = os.open(root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _sweep(root: Path) -> None:
+    """Removes the folders whose process is gone: it holds no lock, or died before it had made one."""
     for path in root.iterdir():
+        if path.name == _LOCK:
+            continue
         try:
             lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            # Just being made or just being removed by its owner, who may have been killed right there.
-            removed += _remove_if_old(path)
+        except FileNotFoundError:
+            # Its owner was killed between two lines, or is removing it right now: both want it gone.
+            shutil.rmtree(path, ignore_errors=True)
             continue
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -74,18 +77,6 @@ def sweep(root: Path) -> int:
             continue
         else:
             log.info("%s: removing the temporary folder of a process that was killed", path)
-            _remove(path)
-            removed += 1
+            shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(lock)
-    return removed
-
-
-def _remove_if_old(path: Path) -> bool:
-    try:
-        old = time.time() - path.stat().st_mtime > _ABANDONED_SECONDS
-    except FileNotFoundError:  # its owner was faster
-        return False
-    if old:
-        shutil.rmtree(path, ignore_errors=True)
-    return old

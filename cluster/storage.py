@@ -172,11 +172,12 @@ def delete_prefix(uri: str) -> None:
 def abort_uploads(uri: str, older_than: float) -> int:
     """Ends uploads below the folder that a killed process left unfinished; returns their number.
 
-    ``older_than``: only those begun before this time (seconds since 1970). Local storage has none.
+    ``older_than``: only those begun before this time, on local storage: last written to before it
+    (seconds since 1970). Stores without a list of them end them by themselves.
     """
-    if scheme(uri) != "s3":
-        return 0
-    return s3.abort_uploads(uri, older_than)
+    if scheme(uri) == "file":
+        return local_files.abort_uploads(uri, older_than)
+    return s3.abort_uploads(uri, older_than) if scheme(uri) == "s3" else 0
 
 
 def open_read(uri: str) -> BinaryIO:

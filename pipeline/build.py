@@ -35,6 +35,8 @@ from schemas.shards import SHARDS_VERSION
 
 LOG = logging.getLogger("bertmill.build")
 _CLAIM = "work/build.json"
+_ABANDONED_SECONDS = 3600.0
+"""Age from which an unfinished file is nobody's; another build on this output may be writing younger ones."""
 _SIDE_FILES = ("extraction.template_rules", "vocabulary.path", "instances.masking.words")
 
 
@@ -51,6 +53,7 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     _check_side_files(config)
     check_output(config)
     units = plan_units(config)
+    _end_abandoned_uploads(config.output)
     connect(num_cpus=num_cpus)
     quiet_ray_data()
     # The output's last folder names the build on Ray's metrics endpoint.
@@ -68,6 +71,12 @@ def _check_side_files(config: BuildConfig) -> None:
     if config.vocabulary.path is not None:
         load_vocabulary(config.vocabulary.path, config.vocabulary.cased)
     read_word_list(config)
+
+
+def _end_abandoned_uploads(output: str) -> None:
+    ended = storage.abort_uploads(output, time.time() - _ABANDONED_SECONDS)
+    if ended:
+        LOG.info("build: %s: removed %d files that killed processes had begun to write", output, ended)
 
 
 def _run_stages(config: BuildConfig, units: list[Unit], times: list[Progress]) -> dict[str, Any]:

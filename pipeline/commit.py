@@ -6,17 +6,16 @@ are never found, and a marker that carries another hash is refused rather than r
 
 import hashlib
 import json
-import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cluster import storage
+from cluster import scratch, storage
 from schemas.errors import CorpusError
 
 _MARKER_SUFFIX = ".done.json"
@@ -115,17 +114,17 @@ class PartWriter:
 
     def __init__(self, schema: pa.Schema, uri: str, name: str) -> None:
         self._schema, self._uri, self._name = schema, uri, name
-        self._folder = tempfile.TemporaryDirectory(prefix="bertmill-part-")
-        self._local = Path(self._folder.name) / "part.parquet"
+        self._cleanup = ExitStack()
+        self._local = self._cleanup.enter_context(scratch.folder("part")) / "part.parquet"
         self._writer = pq.ParquetWriter(self._local, schema, compression="zstd")
+        self._cleanup.callback(self._writer.close)
         self._rows = 0
 
     def __enter__(self) -> "PartWriter":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._writer.close()
-        self._folder.cleanup()
+        self._cleanup.close()
 
     def write(self, batch: pa.RecordBatch | pa.Table) -> None:
         """Appends a batch as a row group of its own."""

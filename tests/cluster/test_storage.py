@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -250,6 +251,18 @@ def test_unfinished_local_files_are_not_listed(tmp_path: Path) -> None:
     assert [info.uri for info in storage.list_files(str(tmp_path))] == [f"{tmp_path}/shard.parquet"]
 
 
+def test_local_files_of_killed_writers_are_removed_when_nobody_writes_to_them(tmp_path: Path) -> None:
+    for name in ("data/.part-shard.parquet-0123", "data/shard.parquet", "work/.part-old.json-4567"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"half")
+    os.utime(tmp_path / "work/.part-old.json-4567", (1000, 1000))
+    assert storage.abort_uploads(str(tmp_path / "nowhere"), older_than=4e9) == 0
+    assert storage.abort_uploads(str(tmp_path), older_than=999) == 0
+    assert storage.abort_uploads(str(tmp_path), older_than=1001) == 1
+    assert storage.abort_uploads(str(tmp_path), older_than=4e9) == 1
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["shard.parquet"]
+
+
 @pytest.mark.s3
 def test_a_change_under_an_open_file_is_an_error(s3_folder: str) -> None:
     uri = storage.join(s3_folder, "changing")
@@ -365,3 +378,14 @@ def test_gs_without_its_library_says_what_to_install(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", "http://127.0.0.1:9")
     with pytest.raises(StorageError, match=r"pip install 'bertmill\[gs\]'"):
         storage.read_bytes("gs://bucket/x")
+
+
+@pytest.mark.s3
+def test_all_pages_of_abandoned_uploads_are_ended(s3_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    client, key = s3.client(), s3_folder.removeprefix(f"s3://{BUCKET}/")
+    for name in ("a", "b", "b", "c/d"):
+        client.create_multipart_upload(Bucket=BUCKET, Key=f"{key}/{name}")
+    listing = client.list_multipart_uploads
+    monkeypatch.setattr(client, "list_multipart_uploads", partial(listing, MaxUploads=1))
+    assert storage.abort_uploads(s3_folder, older_than=4e9) == 4
+    assert storage.abort_uploads(s3_folder, older_than=4e9) == 0

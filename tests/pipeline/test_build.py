@@ -1,6 +1,7 @@
 """The corpus job on a part of the bundled sample, on the shared local Ray."""
 
 import json
+import os
 import time
 from collections import Counter
 from pathlib import Path
@@ -123,6 +124,17 @@ def test_a_second_run_changes_nothing_and_does_nothing_again(corpus: Path) -> No
     assert builds.published_files(corpus) == before
     assert {path: path.stat().st_mtime_ns for path in (corpus / "data").rglob("*.parquet")} == touched
     assert {path: path.stat().st_mtime_ns for path in (corpus / "work").rglob("*")} == work
+
+
+def test_what_killed_writers_left_in_the_output_is_removed(corpus: Path) -> None:
+    old, young = corpus / "data" / ".part-shard-0123", corpus / "work" / ".part-marker-4567"
+    for path in (old, young):
+        path.write_bytes(b"half")
+    os.utime(old, (1000, 1000))
+    build(validate(BuildConfig, builds.config(corpus), "test"))
+    assert not old.exists()
+    assert young.exists()  # another build may be writing it
+    young.unlink()
 
 
 @pytest.mark.parametrize("slot", ["validation-00000", "train-p01-00000"])

@@ -1,3 +1,8 @@
+import os
+import subprocess
+import sys
+import tempfile
+
 import pyarrow as pa
 import pytest
 
@@ -29,6 +34,22 @@ def test_an_abandoned_writer_leaves_no_file(tmp_path) -> None:
     with PartWriter(SCHEMA, uri, "x.parquet") as writer:
         writer.write(pa.record_batch({"n": [1]}, schema=SCHEMA))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, monkeypatch) -> None:
+    script = (
+        "import os, signal, pyarrow as pa\n"
+        "from pipeline.commit import PartWriter\n"
+        "with PartWriter(pa.schema([('n', pa.int64())]), '/nowhere', 'x') as writer:\n"
+        "    writer.write(pa.record_batch({'n': [1]}))\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "TMPDIR": str(tmp_path)}, check=False)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with PartWriter(SCHEMA, str(tmp_path / "x.parquet"), "x.parquet"):
+        assert len(list(tmp_path.rglob("*.parquet"))) == 1
+    assert list(tmp_path.rglob("*.parquet")) == []
 
 
 def test_another_config_finds_nothing(tmp_path) -> None:

@@ -84,7 +84,7 @@ def reasons(caplog: Any) -> str:
 def scratch_folders(temporary: Path) -> list[Path]:
     """Temporary folders of ours that are left with something in them."""
     found = [path for kind in temporary.glob("bertmill-*") for path in kind.iterdir()]
-    return [path for path in found if any(path.iterdir())]
+    return [path for path in found if path.is_dir()]
 
 
 def flip_byte(uri: str, position: int) -> None:

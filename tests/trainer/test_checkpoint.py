@@ -1,6 +1,5 @@
 """Checkpoints: the protocol, its refusals and what it finds again, on a local disk and on a real S3."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import scratch, storage
+from cluster import storage
 from schemas.errors import CheckpointError
 from tests.s3_server import READER_KEY, READER_SECRET
 from tests.trainer.states import (
@@ -278,34 +277,6 @@ def test_fifty_saves_leave_nothing_behind(run: str, temporary: Path) -> None:
     assert saved_steps(run) == [50, 49]
     assert len(storage.list_files(storage.join(run, "checkpoints"))) == 6
     assert resident[1] - resident[0] < 40 << 20  # 40 leaked copies would be 126 MB
-
-
-def test_a_killed_process_leaves_no_temporary_folder_for_ever(temporary: Path) -> None:
-    script = (
-        "import os, signal, tempfile, sys; tempfile.tempdir = sys.argv[1]\n"
-        "from cluster import scratch\n"
-        "with scratch.folder('save') as f:\n"
-        "    (f / 'half').write_bytes(b'x' * 1000); os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    subprocess.run([sys.executable, "-c", script, str(temporary)], check=False)
-    assert len(scratch_folders(temporary)) == 1
-    with scratch.folder("save") as mine:
-        assert scratch_folders(temporary) == [mine]
-        with scratch.folder("save") as second:
-            assert sorted(scratch_folders(temporary)) == sorted([mine, second])
-    assert scratch_folders(temporary) == []
-
-
-def test_a_folder_without_a_lock_goes_when_it_is_old(temporary: Path) -> None:
-    """Left by a process that was killed between making the folder and locking it."""
-    with scratch.folder("save") as mine:
-        root = mine.parent
-    (root / "young").mkdir()
-    (root / "old").mkdir()
-    (root / "old" / "half").write_bytes(b"x")
-    os.utime(root / "old", (0, 0))
-    assert scratch.sweep(root) == 1
-    assert [path.name for path in root.iterdir()] == ["young"]
 
 
 def test_leaving_right_after_a_save_awaits_it(local_run: str) -> None:
