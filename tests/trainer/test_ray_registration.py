@@ -3,11 +3,15 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.ray_cluster import RayCluster
+from tests.s3_server import S3Server
 from tests.trainer.runs import History, phase, train_config, wait_until
 from tests.trainer.synthetic import write_corpus
 from trainer import hooks
@@ -23,10 +27,13 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus"), shard_rows=(100, 90, 66), lengths=(32,))
 
 
-def config_of(folder: Path, manifest: Path, steps: int, timeout: float = 60) -> TrainConfig:
+def config_of(
+    folder: Path, manifest: Path, steps: int, timeout: float = 60, storage: str | None = None
+) -> TrainConfig:
     workers = {"num_workers": 2, "collective_timeout_seconds": timeout}
     config = train_config(folder, manifest, phases=[phase(32, 16, 128, steps=steps)], workers=workers)
     config["run"]["accept_changes"] = ["phases"]
+    config["run"]["storage"] = storage or config["run"]["storage"]
     return TrainConfig.model_validate(config)
 
 
@@ -54,28 +61,55 @@ def test_a_launcher_is_told_of_commits(
     assert all(Path(uri).name.startswith(f"step-{step:08d}.") for uri, step in first + second)
 
 
-@pytest.mark.ray
-@pytest.mark.slow
-def test_ray_knows_the_last_checkpoint(ray_session: object, tmp_path: Path, manifest: Path) -> None:
-    from trainer.ray_launcher import fit
+# A job's own environment reaches Ray's controller and the workers, as that of a cluster's nodes does.
+FITS = """
+import json, os, sys, ray
+from pathlib import Path
+ray.init(address=sys.argv[1], log_to_driver=False, runtime_env={"env_vars": json.loads(sys.argv[2])})
+from cluster import storage
+from trainer.checkpoint_format import scan
+from trainer.config import TrainConfig
+from trainer.ray_launcher import fit
+for text in sys.argv[3:]:
+    config = TrainConfig.model_validate_json(text)
+    result = fit(config, lambda record: None)
+    with result.checkpoint.as_directory() as copy:
+        copied = json.loads((Path(copy) / "MANIFEST.json").read_text())["step"]
+    run = storage.join(config.run.storage, config.run.name)
+    record = json.loads(storage.read_bytes(storage.join(run, "checkpoint_manager_snapshot.json")))
+    print(json.dumps({
+        "newest": scan(run)[0].uri, "kept": len(scan(run)), "path": result.checkpoint.path,
+        "returned": result.return_value["checkpoint"], "metrics": result.metrics, "copied": copied,
+        "best": len(result.best_checkpoints), "record": record["latest_checkpoint_result"]["metrics"],
+    }))
+"""
 
-    run, said = tmp_path / "runs" / "run", list[object]()
-    for steps in (12, 30):
-        # The second job begins although nothing is left of the first one's older checkpoints.
-        result = fit(config_of(tmp_path, manifest, steps), said.append)
-        folder = scan(str(run))[0]
-        assert folder.step == steps
-        assert result.checkpoint is not None
-        assert result.checkpoint.path == folder.uri
-        assert result.metrics == {"step": steps}
-        assert result.return_value["checkpoint"] == folder.uri
-        with result.checkpoint.as_directory() as copy:
-            assert json.loads((Path(copy) / "MANIFEST.json").read_text())["step"] == steps
-        assert result.best_checkpoints
-        assert len(result.best_checkpoints) <= 3
-        record = json.loads((run / "checkpoint_manager_snapshot.json").read_text())
-        assert record["latest_checkpoint_result"]["metrics"] == {"step": steps}
-    assert len(scan(str(run))) == 3
+
+@pytest.mark.ray
+@pytest.mark.s3
+@pytest.mark.slow
+def test_ray_knows_the_last_checkpoint(
+    ray_session: RayCluster, s3_server: S3Server, s3_folder: str, tmp_path: Path, manifest: Path
+) -> None:
+    """The second job begins although nothing is left of the first one's older checkpoints."""
+    configs = [config_of(tmp_path, manifest, steps, storage=s3_folder) for steps in (12, 30)]
+    environment = json.dumps(s3_server.environment)
+    texts = [config.model_dump_json() for config in configs]
+    done = subprocess.run(
+        [sys.executable, "-c", FITS, ray_session.address, environment, *texts],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["copied"] for result in results] == [12, 30]
+    for result in results:
+        step = {"step": result["copied"]}
+        assert f"s3://{result['path']}" == result["newest"] == result["returned"]
+        assert result["metrics"] == step == result["record"]
+        assert 1 <= result["best"] <= 3
+    assert results[-1]["kept"] == 3
 
 
 @pytest.mark.ray
