@@ -26,7 +26,7 @@ import mwparserfromhell
 from benchmarks.real_pages import RealPage, real_pages
 from pipeline.sentences import split_sentences
 from pipeline.tallies import add_fields
-from pipeline.wikitext import WikitextOptions, plain_text
+from pipeline.wikitext.plain_text import WikitextOptions, plain_text
 
 LEFTOVERS = {
     "{{ or }}": re.compile(r"\{\{|\}\}"),

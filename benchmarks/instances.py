@@ -30,8 +30,8 @@ import numpy.typing as npt
 from tokenizers import BertWordPieceTokenizer
 
 from benchmarks.texts import records
-from pipeline.bucket import BucketDocuments
-from pipeline.instances import InstanceSettings, make_instances
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.normalize import normalize_text
 from pipeline.sentences import split_sentences
 from pipeline.shards import encode_shard

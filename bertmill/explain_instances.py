@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.bucket import BucketDocuments
-from pipeline.instance_counts import InstanceCounts
-from pipeline.instances import InstanceSettings, make_instances
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.counts import InstanceCounts
+from pipeline.instances.make_instances import InstanceSettings, make_instances
 from schemas.errors import InputError
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
 from schemas.vocabulary import CLS, SEP, SPECIAL_TOKENS, UNK

@@ -3,7 +3,7 @@
 from typing import Any
 
 from pipeline.site import SiteInfo
-from pipeline.wikitext import plain_text
+from pipeline.wikitext.plain_text import plain_text
 
 
 def explain(record: dict[str, Any]) -> dict[str, Any]:

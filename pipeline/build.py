@@ -14,7 +14,7 @@ from cluster.metrics import BuildMetrics
 from cluster.ray_connection import connect, quiet_ray_data
 from pipeline.commit import stable_hash
 from pipeline.config import BuildConfig
-from pipeline.instance_counts import pair_warnings
+from pipeline.instances.counts import pair_warnings
 from pipeline.plan import plan_units
 from pipeline.progress import Progress, clock, recorded, watched_by
 from pipeline.publish import StageResults, publish

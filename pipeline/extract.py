@@ -27,7 +27,7 @@ from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.reader import read_unit
 from pipeline.time_limit import TimeLimit, TimeLimitError
 from pipeline.units import Unit
-from pipeline.wikitext import WikitextOptions, plain_text
+from pipeline.wikitext.plain_text import WikitextOptions, plain_text
 from schemas.documents import DOCUMENTS
 
 BATCH_ROWS = 1024

@@ -8,7 +8,7 @@ from typing import Any
 
 from cluster import storage
 from pipeline.config import BuildConfig
-from pipeline.instance_counts import InstanceCounts
+from pipeline.instances.counts import InstanceCounts
 from pipeline.progress import Progress
 from pipeline.report.dataset_card import dataset_card
 from pipeline.report.html import html_report

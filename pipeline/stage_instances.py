@@ -16,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from pipeline.bucket import TOKENIZED, BucketDocuments, identities
 from pipeline.commit import DataFile, Marker, StageFolder
 from pipeline.config import BuildConfig
-from pipeline.instance_counts import COUNTS_VERSION, InstanceCounts, add_counts
-from pipeline.instances import InstanceSettings, make_instances
+from pipeline.instances.bucket import TOKENIZED, BucketDocuments, identities
+from pipeline.instances.counts import COUNTS_VERSION, InstanceCounts, add_counts
+from pipeline.instances.make_instances import InstanceSettings, make_instances
+from pipeline.instances.sampling import SamplingPlan, plan_sampling
 from pipeline.losers import Gone
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, shuffle_units
-from pipeline.sampling import SamplingPlan, plan_sampling
 from pipeline.selection import read_kept
 from pipeline.shards import write_shard
 from pipeline.stage_dedup import Deduplicated

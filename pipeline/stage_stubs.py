@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from pipeline.bot_stubs import skeletons, stub_losers
 from pipeline.commit import StageFolder
+from pipeline.dedup.bot_stubs import skeletons, stub_losers
 from pipeline.dedup.components import node_bucket
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row

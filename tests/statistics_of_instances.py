@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.bucket import BucketDocuments
-from pipeline.instances import InstanceSettings
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.make_instances import InstanceSettings
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
 from tests.reference_instances import Document, Instance, Rules, golden_vocabulary
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from pipeline.instance_counts import LENGTH_BINS, InstanceCounts, add_counts
+from pipeline.instances.counts import LENGTH_BINS, InstanceCounts, add_counts
 from pipeline.report.charts import Bar, bars, histogram
 
 Counts = Mapping[str, Mapping[str, InstanceCounts]]

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.bucket import BucketDocuments
-from pipeline.instance_counts import InstanceCounts
-from pipeline.instances import InstanceSettings, make_instances
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.counts import InstanceCounts
+from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.shards import encode_shard, shard_entry, write_shard
 from schemas.manifest import MANIFEST_FORMAT, MANIFEST_VERSION, dump_manifest
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of

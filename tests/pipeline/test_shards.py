@@ -10,12 +10,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster import storage
-from pipeline.instances import make_instances
+from pipeline.instances.make_instances import make_instances
 from pipeline.shards import encode_shard, write_shard
 from schemas.errors import CorpusError
 from schemas.manifest import SHARD_ENTRY
 from schemas.shards import ROW_GROUP_ROWS, SHARD
-from tests.pipeline.bucket_documents import Made, traceable
+from tests.pipeline.instances.bucket_documents import Made, traceable
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.basic_tokenization import CHUNK_BYTES
-from pipeline.bucket import BucketDocuments
 from pipeline.config import Instances, SequenceLength
-from pipeline.instances import InstanceSettings, make_instances
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import Vocabulary, count_words, load_vocabulary, train_wordpiece
 from pipeline.wordpiece import stretches

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster import storage
-from pipeline.instances import make_instances
+from pipeline.instances.make_instances import make_instances
 from pipeline.verify import verify_corpus
 from schemas.errors import CorpusError
 from schemas.shards import SHARD

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.bucket import BucketDocuments
 from pipeline.config import BuildConfig, Source
 from pipeline.corpus_files import CorpusFiles
-from pipeline.instances import make_instances
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.make_instances import make_instances
 from pipeline.shards import write_shard
 from pipeline.verify import verify_corpus
 from pipeline.word_lists import WORDS_PATH, copy_word_list, load_word_list

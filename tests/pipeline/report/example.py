@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pipeline.instance_counts import LENGTH_BINS, InstanceCounts
+from pipeline.instances.counts import LENGTH_BINS, InstanceCounts
 
 CODES = [first + second for first in "abcdefghijk" for second in "ehlnrstuwz"]
 LANGUAGES = [*CODES, "zh-min-nan", "be-x-old"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pipeline.instance_counts import InstanceCounts
+from pipeline.instances.counts import InstanceCounts
 from pipeline.progress import Progress, recorded
 from pipeline.report.html import html_report
 from tests.pipeline.report.example import LANGUAGES, example

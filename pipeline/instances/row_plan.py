@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.bucket import Ints
+from pipeline.instances.bucket import Ints
 from schemas.masking import Ids, Keys
 from schemas.randomness import below, uniform
 

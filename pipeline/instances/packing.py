@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.bucket import Ints, Sentences
-from pipeline.rows import RowPlan, targets, walk
+from pipeline.instances.bucket import Ints, Sentences
+from pipeline.instances.row_plan import RowPlan, targets, walk
 from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
 from schemas.shards import NO_LABEL
 

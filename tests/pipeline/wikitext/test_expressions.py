@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.expressions import evaluate, show
+from pipeline.wikitext.expressions import evaluate, show
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 
-from pipeline.bucket import BucketDocuments, Ints, Sentences, prepare_sentences
 from pipeline.config import Instances, Objective, Packing, SequenceLength
-from pipeline.instance_counts import InstanceCounts, count_instances
-from pipeline.packing import plan_packed
-from pipeline.pairs import plan_pairs
-from pipeline.rows import MASKS, ORDER, RowPlan, by_language
+from pipeline.instances.bucket import BucketDocuments, Ints, Sentences, prepare_sentences
+from pipeline.instances.counts import InstanceCounts, count_instances
+from pipeline.instances.packing import plan_packed
+from pipeline.instances.pairs import plan_pairs
+from pipeline.instances.row_plan import MASKS, ORDER, RowPlan, by_language
 from schemas.errors import ConfigError
 from schemas.masking import (
     Ids,

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.real_pages import RealPage, real_pages
 from pipeline.sentences import split_sentences
-from pipeline.wikitext import WikitextOptions, plain_text
+from pipeline.wikitext.plain_text import WikitextOptions, plain_text
 
-SAMPLE = Path(__file__).parents[2] / "sample"
+SAMPLE = Path(__file__).parents[3] / "sample"
 MARKUP = re.compile(r"\{\{|\}\}|\[\[|\]\]|\{\||<ref|</|\|\||'''|__[A-Z]+__|\dpx\||&(?:amp|nbsp|lt);")
 
 

@@ -5,9 +5,9 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.markup import GAP, SOFT
 from pipeline.normalize import is_visible
-from pipeline.paragraphs import finish
+from pipeline.wikitext.markup import GAP, SOFT
+from pipeline.wikitext.paragraphs import finish
 
 _DOUBLED = re.compile(
     f"[,;:，、،؛]\\s*+{GAP}[{GAP}\\s]*+(?=[,;.，、。،؛)）])|\\.\\s*+{GAP}[{GAP}\\s]*+(?=\\.)"

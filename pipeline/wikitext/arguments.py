@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.markup import ASIDE, CELL, LINE_MARKS
+from pipeline.wikitext.markup import ASIDE, CELL, LINE_MARKS
 
 
 class Argument(NamedTuple):

@@ -7,9 +7,9 @@ Arithmetic has a parser of its own; a date of today and a page's own data are ho
 
 import re
 
-from pipeline.expressions import evaluate, show
-from pipeline.markup import ASIDE
-from pipeline.template_rule import Arguments, Rule
+from pipeline.wikitext.expressions import evaluate, show
+from pipeline.wikitext.markup import ASIDE
+from pipeline.wikitext.template_rule import Arguments, Rule
 
 _RANGE_WORDS = {
     "-": "–", "–": "–", "to": " to ", "to(-)": " to ", "and": " and ", "and(-)": " and ", "or": " or ",

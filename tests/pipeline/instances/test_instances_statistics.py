@@ -8,7 +8,7 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 import pytest
 
-from pipeline.instances import make_instances
+from pipeline.instances.make_instances import make_instances
 from tests.reference_instances import (
     Rules,
     compatible_instances,

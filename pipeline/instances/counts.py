@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.bucket import BucketDocuments, Ints, Sentences
-from pipeline.rows import RowPlan, by_language
+from pipeline.instances.bucket import BucketDocuments, Ints, Sentences
+from pipeline.instances.row_plan import RowPlan, by_language
 from pipeline.tallies import add_fields
 from schemas.errors import CorpusError
 from schemas.masking import Flags

@@ -1,11 +1,11 @@
-"""The rendering loop: tokens of a page to text with marks (`pipeline.markup`)."""
+"""The rendering loop: tokens of a page to text with marks (`markup`)."""
 
 import re
 from collections.abc import Callable
 
-from pipeline import markup
-from pipeline.arguments import Argument, CallArguments, split_arguments
-from pipeline.markup import (
+from pipeline.wikitext import markup
+from pipeline.wikitext.arguments import Argument, CallArguments, split_arguments
+from pipeline.wikitext.markup import (
     ASIDE,
     BRACKET_CLOSE,
     CELL,
@@ -21,8 +21,8 @@ from pipeline.markup import (
     TEMPLATE_OPEN,
     TEXTS,
 )
-from pipeline.matching import Matches
-from pipeline.wiki import Wiki
+from pipeline.wikitext.matching import Matches
+from pipeline.wikitext.wiki import Wiki
 
 _MAX_DEPTH = 40
 """Calls nested deeper than this show nothing."""

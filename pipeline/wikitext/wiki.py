@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from pipeline import markup
 from pipeline.languages import variant_order
 from pipeline.site import CATEGORY, FILE, MEDIA, TEMPLATE, SiteInfo
-from pipeline.template_rule import Rule
-from pipeline.templates import load_rules
+from pipeline.wikitext import markup
+from pipeline.wikitext.template_rule import Rule
+from pipeline.wikitext.templates import load_rules
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.markup import MARKS
 from pipeline.site import SiteInfo
-from pipeline.wikitext import CleanText, WikitextOptions, plain_text
+from pipeline.wikitext.markup import MARKS
+from pipeline.wikitext.plain_text import CleanText, WikitextOptions, plain_text
 from schemas.errors import ConfigError
 
 EN = SiteInfo("en")

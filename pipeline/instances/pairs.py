@@ -24,8 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.bucket import Ints, Sentences
-from pipeline.rows import (
+from pipeline.instances.bucket import Ints, Sentences
+from pipeline.instances.row_plan import (
     CUT_A,
     CUT_B,
     NEXT,

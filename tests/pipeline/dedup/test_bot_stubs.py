@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.bot_stubs import skeleton, skeletons
 from pipeline.config import BuildConfig, Dedup, Extraction, Source
+from pipeline.dedup.bot_stubs import skeleton, skeletons
 from pipeline.stage_dedup import run_dedup
 from pipeline.stage_extract import run_extract
 from schemas.documents import DOCUMENTS

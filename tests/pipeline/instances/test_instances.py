@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.bucket import TOKENIZED, BucketDocuments
 from pipeline.config import Instances, SequenceLength
-from pipeline.instance_counts import InstanceCounts, add_counts, pair_warnings
-from pipeline.instances import InstanceSettings, make_instances
+from pipeline.instances.bucket import TOKENIZED, BucketDocuments
+from pipeline.instances.counts import InstanceCounts, add_counts, pair_warnings
+from pipeline.instances.make_instances import InstanceSettings, make_instances
 from schemas.errors import ConfigError, CorpusError
 from schemas.masking import MaskingRule
 from schemas.shards import SHARD
-from tests.pipeline.bucket_documents import CLS, FIRST, MASK, SEP, UNK, Made, Traceable, traceable
+from tests.pipeline.instances.bucket_documents import CLS, FIRST, MASK, SEP, UNK, Made, Traceable, traceable
 
 DOCUMENTS = st.lists(
     st.builds(

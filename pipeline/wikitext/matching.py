@@ -3,8 +3,8 @@
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
-from pipeline import markup
-from pipeline.markup import (
+from pipeline.wikitext import markup
+from pipeline.wikitext.markup import (
     BRACE_CLOSE,
     BRACKET_CLOSE,
     COMMENT_OPEN,

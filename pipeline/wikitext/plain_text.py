@@ -1,15 +1,15 @@
 """Wikitext to the text that a reader sees: one split into tokens, one matching loop, one rendering loop.
 
-A page is split once by the alternation of `pipeline.markup`. `pipeline.matching` finds with one stack where
-each construct ends; `pipeline.rendering` then jumps over what is not shown and never looks at it, so time
-grows linearly with the page, also for hostile ones. What is never closed costs at most its paragraph.
+A page is split once by the alternation of `markup`. `matching` finds with one stack where each construct
+ends; `rendering` then jumps over what is not shown and never looks at it, so time grows linearly with the
+page, also for hostile ones. What is never closed costs at most its paragraph.
 """
 
-from pipeline.markup import MARKS
-from pipeline.paragraphs import CleanText, finish
-from pipeline.rendering import Page
 from pipeline.site import SiteInfo
-from pipeline.wiki import WikitextOptions, wiki_of
+from pipeline.wikitext.markup import MARKS
+from pipeline.wikitext.paragraphs import CleanText, finish
+from pipeline.wikitext.rendering import Page
+from pipeline.wikitext.wiki import WikitextOptions, wiki_of
 
 __all__ = ["CleanText", "WikitextOptions", "plain_text"]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.bucket import BucketDocuments
-from pipeline.instances import InstanceSettings
+from pipeline.instances.bucket import BucketDocuments
+from pipeline.instances.make_instances import InstanceSettings
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
 from schemas.vocabulary import SPECIAL_TOKENS
 

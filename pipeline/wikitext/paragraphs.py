@@ -1,12 +1,12 @@
-"""From rendered text with marks (`pipeline.markup`) to paragraphs: quotes, holes, empty brackets, spaces."""
+"""From rendered text with marks (`markup`) to paragraphs: quotes, holes, empty brackets, spaces."""
 
 import re
 from dataclasses import dataclass, field
 
 from pipeline.languages import UNSPACED_LANGUAGES
-from pipeline.markup import ASIDE, BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, LINE_MARKS, SOFT, TERM
 from pipeline.normalize import is_visible
 from pipeline.sentences import split_sentences
+from pipeline.wikitext.markup import ASIDE, BOLD, GAP, HEADING, HOLE, INDENT, ITALIC, LINE_MARKS, SOFT, TERM
 
 
 @dataclass

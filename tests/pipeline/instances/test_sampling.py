@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.sampling import DOCUMENTS_PER_BUCKET, plan_sampling, smoothing_copies
+from pipeline.instances.sampling import DOCUMENTS_PER_BUCKET, plan_sampling, smoothing_copies
 
 SIZES = {"en": 900_000_000, "is": 90_000_000, "ltg": 10_000_000}
 

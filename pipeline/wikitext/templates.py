@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from pipeline.languages import PARSER_FUNCTION_ALIASES
-from pipeline.markup import ASIDE
-from pipeline.template_functions import FUNCTIONS, PARSER_FUNCTIONS, SILENT_PARSER_FUNCTIONS
-from pipeline.template_rule import HOLE, SILENT, Arguments, Fixed, Rule
+from pipeline.wikitext.markup import ASIDE
+from pipeline.wikitext.template_functions import FUNCTIONS, PARSER_FUNCTIONS, SILENT_PARSER_FUNCTIONS
+from pipeline.wikitext.template_rule import HOLE, SILENT, Arguments, Fixed, Rule
 from schemas.errors import ConfigError
 
 
