@@ -73,7 +73,6 @@ class Tally:
     bad_pages: int = 0
     peer_words: int = 0
     lost_words: int = 0
-    lost_to_holes: int = 0
     kinds: collections.Counter[str] = field(default_factory=collections.Counter)
 
     def add(self, other: "Tally") -> None:
@@ -125,10 +124,8 @@ def measure(page: RealPage, compare: bool) -> tuple[Tally, list[str]]:
     if compare:
         peer = words(prose_of(page))
         whole = words("\n".join(plain_text(page.wikitext, page.site, WITH_HOLES).paragraphs))
-        ours = words("\n".join(clean.paragraphs))
         tally.peer_words = peer.total()
         tally.lost_words = (peer - whole).total()
-        tally.lost_to_holes = (whole - ours).total()
     return tally, bad
 
 

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from cluster import retries
+from tests.fault_proxy import FaultProxy, script
 from tests.gs_server import GsServer
 from tests.ray_cluster import RayCluster, local_ray
 from tests.s3_server import BUCKET, S3Server
@@ -57,6 +59,15 @@ def s3_server(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server
     for name, value in s3_process.environment.items():
         monkeypatch.setenv(name, value)
     return s3_process
+
+
+@pytest.fixture
+def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+    """The S3 server behind a proxy that passes everything until a test gives it another plan."""
+    with FaultProxy(s3_server.port, script()) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
+        monkeypatch.setattr(retries, "FIRST_DELAY_SECONDS", 0.05)
+        yield proxy
 
 
 @pytest.fixture

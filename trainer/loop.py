@@ -313,6 +313,7 @@ class Trainer:
             "skipped_steps": int(self.guard.skipped),
             "failed_saves": self.store.failed_saves if self.store else 0,
             "failed_log_writes": self.log.failed_writes,
+            "failed_log_uploads": self.log.failed_uploads,
         }
         self._log_skips()
         self._warn_of_labels(record)

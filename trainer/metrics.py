@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 Record = dict[str, Any]
 
-_UPLOAD_SECONDS = 30.0
+UPLOAD_SECONDS = 30.0
 
 
 class _Lines:
@@ -128,7 +128,7 @@ class RunLog:
             self._lost(error)
         if self._echo is not None:
             self._echo(record)
-        if self._uploads is not None and time.monotonic() - self._uploaded > _UPLOAD_SECONDS:
+        if self._uploads is not None and time.monotonic() - self._uploaded > UPLOAD_SECONDS:
             self._send_soon(self._uploads)
 
     def _draw(self, record: Record, step: int) -> None:

@@ -5,7 +5,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,15 +17,6 @@ from tests.fault_proxy import FaultProxy, Plan, script
 from tests.s3_server import S3Server
 
 pytestmark = pytest.mark.s3
-
-
-@pytest.fixture
-def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """The S3 server behind a proxy that passes everything until a test gives it another plan."""
-    with FaultProxy(s3_server.port, script()) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
-        monkeypatch.setattr(retries, "FIRST_DELAY_SECONDS", 0.05)
-        yield proxy
 
 
 def from_now(proxy: FaultProxy, plan: Plan) -> None:

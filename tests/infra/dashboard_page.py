@@ -52,9 +52,5 @@ def _legend(target: Mapping[str, Any], one: Mapping[str, Any]) -> str:
     return re.sub(r"{{\s*(\w+)\s*}}", lambda match: labels.get(match[1], ""), target["legendFormat"])
 
 
-def _over_time(lines: list[Line]) -> str:
-    return line_chart(lines, "s")
-
-
 def _stat(lines: list[Line]) -> str:
     return "".join(f"<div class=value>{line.points[-1][1]:.5g}</div>{escape(line.name)}" for line in lines)

@@ -1,4 +1,4 @@
-"""Fixtures of the trainer's tests: places for runs, on a local disk and on S3."""
+"""Fixtures of the trainer's tests: places for runs, a small model, one thread."""
 
 import tempfile
 from collections.abc import Iterator
@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from tests.trainer.models import VOCAB, small_config
+from tests.trainer.tokenizers_for_tests import write_tokenizer
+from trainer.export import ModelCard, export_model
+from trainer.model import BertPretraining
 
 
 @pytest.fixture
@@ -38,3 +43,13 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a small exported model with its tokenizer, to fine-tune."""
+    folder = tmp_path_factory.mktemp("pretrained")
+    torch.manual_seed(0)
+    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
+    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
+    return str(folder / "m")

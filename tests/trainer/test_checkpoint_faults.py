@@ -21,14 +21,6 @@ from trainer.checkpoint_format import MODEL, scan
 from trainer.checkpoint_listing import verify_run
 
 
-@pytest.fixture
-def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    with FaultProxy(s3_server.port, script()) as proxy:
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
-        monkeypatch.setattr(retries, "FIRST_DELAY_SECONDS", 0.05)
-        yield proxy
-
-
 def assert_latest_is(run: str, training: TinyTraining) -> None:
     found = latest_verified(run)
     assert found is not None

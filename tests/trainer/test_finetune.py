@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from schemas.errors import ConfigError, InputError
-from tests.trainer.models import VOCAB, small_config, small_model
+from tests.trainer.models import VOCAB, small_model
 from tests.trainer.packing import pack, random_rows
-from tests.trainer.tokenizers_for_tests import write_tokenizer
-from trainer.export import ModelCard, export_model
 from trainer.features import FeatureMix, extract_features
 from trainer.finetune import finetune
 from trainer.finetune_config import FinetuneConfig
-from trainer.model import BertPretraining
 from trainer.task_data import QuestionExample
 from trainer.task_encoding import encode_questions, load_tokenizer
 from trainer.task_model import TaskModel, freeze, reinitialize
@@ -57,15 +54,6 @@ def question_file(folder: Path, name: str, seed: int) -> list[str]:
     path = folder / f"{name}.json"
     path.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
     return [str(path)]
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("pretrained")
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
-    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
-    return str(folder / "m")
 
 
 def config(pretrained: str, folder: Path, task: str, files: dict[str, Any], **fields: Any) -> FinetuneConfig:

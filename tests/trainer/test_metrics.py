@@ -1,5 +1,6 @@
 """What a run writes down."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -8,7 +9,10 @@ import pytest
 import torch
 
 from cluster import storage
+from tests.fault_proxy import script
 from tests.trainer.runs import History
+from tests.trainer.states import scratch_folders
+from trainer import metrics
 from trainer.metrics import RunLog, figures
 from trainer.objectives import STATISTICS
 
@@ -60,9 +64,24 @@ def test_remote_logs_leave_no_local_files(s3_folder, temporary):
     log = RunLog(s3_folder, 1, 0)
     log.figures(1, {"loss": 0.5, "languages": {"de": {"loss": 0.25}}})
     log.close()
-    assert [path for path in temporary.rglob("*") if path.is_file()] == []
+    assert scratch_folders(temporary) == []
     kinds = {info.uri.removeprefix(s3_folder).split("/")[1] for info in storage.list_files(s3_folder)}
     assert kinds == {"metrics", "tensorboard"}
+
+
+@pytest.mark.s3
+def test_uploads_that_the_store_refuses_are_counted_and_made_up_for(proxy, s3_folder, monkeypatch):
+    monkeypatch.setattr(metrics, "UPLOAD_SECONDS", 0.0)
+    log = RunLog(s3_folder, 1, 0, tensorboard=False)
+    proxy.plan = lambda *_: "403"
+    for step in itertools.count(1):
+        log.figures(step, {"loss": 0.5})
+        if log.failed_uploads == 2:
+            break
+    proxy.plan = script()
+    log.close()
+    (info,) = storage.list_files(storage.join(s3_folder, "metrics"))
+    assert len(storage.read_bytes(info.uri).splitlines()) == step
 
 
 def test_tensorboard_has_the_figures(tmp_path):

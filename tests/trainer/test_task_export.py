@@ -52,15 +52,6 @@ def test_outputs_equal_those_of_transformers(style: str, kind: Any, tmp_path: Pa
     torch.testing.assert_close(ours, found, rtol=0, atol=1e-4)
 
 
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("pretrained")
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
-    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
-    return str(folder / "m")
-
-
 def test_a_saved_classifier_answers_in_a_pipeline(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: "yes" if "cat" in row[3:] else "no")
     settings = config(pretrained, tmp_path, "classification", files, epochs=5, save_model=True, seeds=[1, 2])
