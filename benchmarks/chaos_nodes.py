@@ -2,7 +2,7 @@
 
 Called by chaos_train.py with --nodes. A Ray of several nodes of one CPU each runs a job of two ranks; the
 faults of NODE_FAULTS strike one after another, each within some steps of the first one that an attempt has
-made. What is checked is what chaos_train.py checks, and that a drained node costs no step.
+made. What is checked is what chaos_runs.py checks, and that a drained node costs no step.
 """
 
 import json
@@ -20,10 +20,10 @@ from typing import Any
 
 import yaml
 
-from benchmarks import chaos_train
+from benchmarks import chaos_runs
 from benchmarks.chaos_ranks import Fault, Life
+from benchmarks.chaos_runs import EVERY, Rows, Run
 from benchmarks.chaos_store import Store
-from benchmarks.chaos_train import EVERY, Run
 from tests.ray_cluster import ROOT
 from tests.trainer.node_cluster import Nodes, environment
 from trainer.checkpoint_format import scan
@@ -183,7 +183,7 @@ def examine(job: Job, ended: dict[int, str]) -> None:
     for attempt in job.attempts():
         run.lives.append(attempt.life)
         known = len(run.repeated)
-        chaos_train.examine(run, attempt.life, job.before.get(attempt.number, 0))
+        chaos_runs.examine(run, attempt.life, job.before.get(attempt.number, 0))
         if run.happened and run.faults[-1] == "node drained" and len(run.repeated) > known:
             run.check(run.repeated[-1][1] == 0, f"{run.repeated[-1][1]} steps repeated after a drain")
         run.happened = attempt.number in ended
@@ -191,17 +191,14 @@ def examine(job: Job, ended: dict[int, str]) -> None:
             run.faults.append(ended[attempt.number])
 
 
-def new_run(name: str, place: str, store: Store, folder: Path, manifest: Path, form: str) -> Run:
-    """A run with its config: longer than without Ray, since a start of its workers takes seconds."""
-    uri = f"{store.base}/{name}"
-    inner = folder / f"{place}-{name}"
-    inner.mkdir()
-    path = chaos_train.write_config(inner, manifest, uri, 0.1, form)
+def write_config(folder: Path, manifest: Path, uri: str, form: str) -> Path:
+    """The YAML of a run that is longer than without Ray, since a start of its workers takes seconds."""
+    path = chaos_runs.write_config(folder, manifest, uri, 0.1, form)
     config = yaml.safe_load(path.read_text())
     config["phases"][0]["steps"] = STEPS
     config["workers"] |= {"num_workers": 2, "max_failures": -1}
     path.write_text(yaml.safe_dump(config))
-    return Run(uri, path, inner, store, random.Random(0), STEPS)
+    return path
 
 
 def chaos(
@@ -211,26 +208,31 @@ def chaos(
     begun, generator = time.monotonic(), random.Random(seed)
     rounds = [generator.sample(_DRAWN, len(_DRAWN)) for _ in range(faults // len(_DRAWN) + 1)]
     kinds = [kind for kinds in rounds for kind in kinds][:faults]
-    reference = chaos_train.undisturbed(new_run("undisturbed-nodes", place, store, folder, manifest, form), 2)
-    chaos_train.REFERENCE.clear()
-    chaos_train.REFERENCE.update(reference.made)
+
+    def new_run(name: str, expected: Rows) -> Run:
+        uri, inner = f"{store.base}/{name}", folder / f"{place}-{name}"
+        inner.mkdir()
+        config = write_config(inner, manifest, uri, form)
+        return Run(uri, config, inner, store, random.Random(0), expected, STEPS)
+
+    reference = chaos_runs.undisturbed(new_run("undisturbed-nodes", {}), 2)
     diaries = folder / f"{place}-diaries"
     diaries.mkdir()
     nodes = Nodes(3, {"CHAOS_DIARY": str(diaries), "TMPDIR": tempfile.gettempdir()})
     runs: list[Run] = []
     try:
         while kinds:
-            run = new_run(f"nodes-{len(runs):02d}", place, store, folder, manifest, form)
+            run = new_run(f"nodes-{len(runs):02d}", reference.made)
             job = Job(run, nodes, diaries)
             try:
                 examine(job, live_through(job, nodes, kinds, generator))
             finally:
                 job.driver.kill()
                 job.driver.wait()
-            chaos_train.examine_end(run, reference, exact=True)
+            chaos_runs.examine_end(run, reference, exact=True)
             runs.append(run)
-            chaos_train.show(run)
+            chaos_runs.show(run)
     finally:
         nodes.end()
-    lines = chaos_train.report(f"{place}, nodes of a Ray cluster", runs, [], [], time.monotonic() - begun)
+    lines = chaos_runs.report(f"{place}, nodes of a Ray cluster", runs, [], [], time.monotonic() - begun)
     return [line for line in lines if not line.startswith("Changing number")]

@@ -12,27 +12,36 @@ number of ranks changes); and nothing is left over in storage or in the folder f
 """
 
 import argparse
-import collections
 import os
 import random
 import shutil
-import statistics
 import sys
 import tempfile
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-import yaml
 
+from benchmarks import chaos_nodes
 from benchmarks.chaos_ranks import RANK_FAULTS, SAVE_STAGES, Fault, Group, Life
+from benchmarks.chaos_runs import (
+    EVERY,
+    STEPS,
+    Rows,
+    Run,
+    examine,
+    examine_end,
+    examine_rows,
+    report,
+    show,
+    undisturbed,
+    write_config,
+)
 from benchmarks.chaos_store import Store
 from cluster import storage
 from tests.trainer.synthetic import write_corpus
 from trainer.checkpoint_format import MANIFEST, scan
 
-STEPS, EVERY, KEEP, MAX_FAILED = 48, 4, 2, 3
 TITLE = "Trainings broken in every way we know"
 EXPLAINED = (
     f"Each run has {STEPS} steps and a checkpoint every {EVERY} steps; a step takes about as long as a save"
@@ -44,65 +53,6 @@ FAULTS_DAMAGE = ("byte flipped", "file cut", "file deleted", "manifest cut", "ma
 FAULTS_S3 = ("S3 frozen 2 s", "S3 killed and restarted", "bad network", "S3 denies one save")
 _GO_ON = ("disk full, one save", *FAULTS_S3)
 """After these the life goes on; it is ended by a kill of all ranks some steps later."""
-
-
-@dataclass
-class Run:
-    """One training with its lives."""
-
-    uri: str
-    config: Path
-    folder: Path
-    store: Store
-    random: random.Random
-    steps: int = STEPS
-    lives: list[Life] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    repeated: list[tuple[str, int]] = field(default_factory=list)
-    problems: list[str] = field(default_factory=list)
-    exact: bool = False
-    happened: bool = False
-    """Whether the fault of the last life took place."""
-    broken: dict[str, int] = field(default_factory=dict)
-    """Committed checkpoint folders that were damaged, with their steps."""
-
-    def check(self, condition: bool, text: str) -> None:
-        """Notes a broken promise."""
-        if not condition:
-            self.problems.append(f"{self.uri} life {len(self.lives)}: {text}")
-
-    def committed(self) -> int:
-        """The step of the newest committed checkpoint that is not damaged, 0 for none."""
-        good = (f.step for f in scan(self.uri) if f.committed and f.uri not in self.broken)
-        return next(good, 0)
-
-
-def write_config(folder: Path, manifest: Path, uri: str, dropout: float, form: str) -> Path:
-    """The YAML of a tiny training."""
-    where, _, name = uri.rpartition("/")
-    model = {"size": "custom", "layers": 1, "hidden_size": 32, "heads": 2, "intermediate_size": 64}
-    phase = {"max_seq_length": 32, "global_batch": 12, "micro_batch_tokens": 128, "learning_rate": 1e-3}
-    config = {
-        "run": {"name": name, "storage": where},
-        "data": {"manifest": str(manifest), "read_threads": 1},
-        "model": {**model, "max_positions": 64, "hidden_dropout": dropout},
-        "phases": [{**phase, "steps": STEPS}],
-        "checkpoints": {"every_steps": EVERY, "every_seconds": None, "keep": KEEP, "max_failed": MAX_FAILED}
-        | {"format": form},
-        "logging": {"every_steps": 1, "tensorboard": False},
-        "workers": {"collective_timeout_seconds": 15},
-    }
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
-
-
-def undisturbed(run: Run, world: int) -> Life:
-    """The run that all others are compared with."""
-    life = Group(run.config, world, Fault(), run.folder, 0).wait()
-    if not life.finished:
-        raise SystemExit(f"the undisturbed run failed: {life.statuses}\n{life.output[-3000:]}")
-    return life
 
 
 def live_through(run: Run, kinds: list[str], worlds: list[int]) -> None:
@@ -177,45 +127,6 @@ def until(group: Group, step: int) -> None:
         time.sleep(0.01)
 
 
-def examine(run: Run, life: Life, before: int) -> None:
-    """Checks where the life began and what it repeated."""
-    examine_rows(run, life)
-    earlier = run.lives[:-1]
-    if life.resumed < 0:
-        run.check(bool(earlier) or not life.made, "no life without a beginning")
-        return
-    run.check(life.resumed >= before, f"went on at {life.resumed}, not at {before}")
-    if not earlier:
-        return
-    done = max(earlier[-1].made, default=earlier[-1].resumed)
-    repeated = max(0, done - life.resumed)
-    kind = run.faults[-1] if run.faults else "none"
-    # Up to one interval; the save that was due may have been in flight; failed and damaged ones are lost.
-    in_flight = before < done - done % EVERY
-    lost = sum(step > before for step in run.broken.values()) + earlier[-1].failed_saves
-    lost += MAX_FAILED * (earlier[-1].fault.kind == "disk full until the run stops")
-    run.check(repeated <= EVERY * (1 + in_flight + lost), f"{repeated} steps repeated after {kind!r}")
-    if run.happened:
-        run.repeated.append((kind, repeated))
-
-
-REFERENCE: dict[int, dict[int, list[int]]] = {}
-"""Step -> rank -> rows of the undisturbed run."""
-
-
-def examine_rows(run: Run, life: Life) -> None:
-    """Compares every execution of every step with the undisturbed run."""
-    for step, ranks in life.made.items():
-        expected = REFERENCE[step]
-        if life.world == len(expected):
-            right = all(expected[rank] == rows for rank, rows in ranks.items())
-        else:
-            whole = sorted(row for rows in expected.values() for row in rows)
-            found = sorted(row for rows in ranks.values() for row in rows)
-            right = found == whole if len(ranks) == life.world else set(found) <= set(whole)
-        run.check(right, f"step {step} had other rows")
-
-
 def damage(run: Run, kind: str) -> bool:
     """Damages the newest good checkpoint, unless it is the only one; whether it did."""
     committed = [f for f in scan(run.uri) if f.committed and f.uri not in run.broken]
@@ -237,25 +148,6 @@ def damage(run: Run, kind: str) -> bool:
     return True
 
 
-def examine_end(run: Run, reference: Life, exact: bool) -> float:
-    """Compares the end of the run with the undisturbed one; the difference of the losses."""
-    last = run.lives[-1]
-    difference = abs((last.loss or 0.0) - (reference.loss or 0.0))
-    run.exact = last.weights == reference.weights
-    run.check(run.exact or not exact, "the final weights differ")
-    run.check(difference <= (0.0 if exact else 1e-5), f"the final loss differs by {difference:.2e}")
-    folders = scan(run.uri)
-    run.check(len(folders) == KEEP, f"{len(folders)} checkpoint folders are left, {KEEP} are kept")
-    run.check(storage.abort_uploads(run.uri, 4e9) == 0, "unfinished uploads are left")
-    claims = storage.list_files(storage.join(run.uri, "attempts"))
-    run.check(len(claims) <= 18, f"{len(claims)} claims are left")
-    kinds = [kind for kind in Path(tempfile.gettempdir()).glob("bertmill-*") if kind.name.endswith("save")]
-    left = [path for kind in kinds for path in kind.iterdir()]
-    savers = last.world if "sharded" in run.config.read_text() else 1
-    run.check(len(left) <= savers, f"temporary folders are left: {left}")
-    return difference
-
-
 def kinds_for(place: str, count: int, generator: random.Random) -> list[str]:
     """``count`` faults: every kind about equally often, in random order."""
     known = [*RANK_FAULTS, "kill while saving", "kill while saving", *FAULTS_DAMAGE, FAULTS_BESIDE[0]]
@@ -271,80 +163,33 @@ def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store,
     base = store.base
     begun = time.monotonic()
 
-    def new_run(name: str, dropout: float = 0.1) -> Run:
+    def new_run(name: str, expected: Rows, dropout: float = 0.1) -> Run:
         uri = f"{base}/{name}"
         inner = folder / f"{place}-{name}"
         inner.mkdir()
-        return Run(
-            uri, write_config(inner, manifest, uri, dropout, arguments.format), inner, store, generator
-        )
+        config = write_config(inner, manifest, uri, dropout, arguments.format)
+        return Run(uri, config, inner, store, generator, expected)
 
     runs: list[Run] = []
-    reference = undisturbed(new_run("undisturbed"), 2)
-    REFERENCE.clear()
-    REFERENCE.update(reference.made)
+    reference = undisturbed(new_run("undisturbed", {}), 2)
+    rows = reference.made
     kinds = kinds_for(place, arguments.faults, generator)
     while kinds:
-        run = new_run(f"run-{len(runs):02d}")
+        run = new_run(f"run-{len(runs):02d}", rows)
         live_through(run, kinds, [2])
         examine_end(run, reference, exact=True)
         runs.append(run)
         show(run)
     changing, differences = [], []
     if world_runs:
-        reference = undisturbed(new_run("undisturbed-no-dropout", dropout=0.0), 2)
+        reference = undisturbed(new_run("undisturbed-no-dropout", {}, dropout=0.0), 2)
     for number in range(world_runs):
-        run = new_run(f"worlds-{number}", dropout=0.0)
+        run = new_run(f"worlds-{number}", rows, dropout=0.0)
         live_through(run, ["world size changes"] * 8, [2, 1, 3])
         differences.append(examine_end(run, reference, exact=False))
         changing.append(run)
         show(run)
     return report(place, runs, changing, differences, time.monotonic() - begun)
-
-
-def show(run: Run) -> None:
-    """One line about a finished run."""
-    print(
-        f"{run.uri}: {len(run.lives)} lives, {len(run.faults)} faults, {len(run.problems)} problems",
-        flush=True,
-    )
-    for problem in run.problems:
-        print(f"    {problem}", flush=True)
-
-
-def report(
-    place: str, runs: list[Run], changing: list[Run], differences: list[float], seconds: float
-) -> list[str]:
-    """The table of one storage as Markdown lines."""
-    everything = runs + changing
-    faults = collections.Counter(kind for run in everything for kind in run.faults)
-    repeated: dict[str, list[int]] = collections.defaultdict(list)
-    for run in everything:
-        for kind, steps in run.repeated:
-            repeated[kind].append(steps)
-    problems = [problem for run in everything for problem in run.problems]
-    executed = sum(len(life.made) for run in everything for life in run.lives)
-    lives = sum(len(run.lives) for run in everything)
-    ended = sum(run.lives[-1].finished for run in everything)
-    lines = [
-        f"## {place}",
-        "",
-        f"{sum(faults.values())} faults in {len(everything)} runs ({lives} lives), {seconds:.0f} s."
-        f" {sum(run.steps for run in everything)} steps were needed, {executed} were executed."
-        f" {ended} of {len(everything)} runs came to their end; {len(problems)} promises were broken.",
-        "",
-        f"Same number of ranks: {sum(run.exact for run in runs)} of {len(runs)} runs ended with weights of"
-        " the same SHA-256 as the undisturbed run.",
-        f"Changing number of ranks (2, 1, 3, ...), {len(differences)} runs: the last loss differs by at most"
-        f" {max(differences, default=0):.1e}.",
-        "",
-        "| fault | times | steps repeated after it: median | most |",
-        "|---|---:|---:|---:|",
-    ]
-    for kind, times in sorted(faults.items()):
-        steps = repeated.get(kind, [0])
-        lines.append(f"| {kind} | {times} | {statistics.median(steps):g} | {max(steps)} |")
-    return [*lines, "", *(f"- {problem}" for problem in problems)]
 
 
 def main() -> int:
@@ -369,8 +214,6 @@ def main() -> int:
     tempfile.tempdir = str(folder)
     manifest = write_corpus(folder / "corpus", shard_rows=(100, 90, 0, 66), lengths=(32,))
     lines: list[str] = []
-    from benchmarks import chaos_nodes  # not above: it stands on this module
-
     try:
         for place in arguments.storage:
             with Store(place, folder) as store:
