@@ -9,12 +9,12 @@ from typing import Any
 from cluster import storage
 from pipeline.config import BuildConfig
 from pipeline.instances.counts import InstanceCounts
+from pipeline.instances.sets import InstancesMade, rows_by_language, texts_by_language, totals
 from pipeline.progress import Progress
 from pipeline.report.dataset_card import dataset_card
 from pipeline.report.html import html_report
 from pipeline.stage_dedup import Deduplicated
 from pipeline.stage_extract import Extracted
-from pipeline.stage_instances import InstancesMade, rows_by_language, texts_by_language, totals
 from pipeline.stage_split import COUNTED, SplitCounts
 from pipeline.stage_vocabulary import VocabularyReady
 from pipeline.word_lists import WORDS_PATH

@@ -1,12 +1,10 @@
 """Stage instances: documents to token ids, ids to buckets, buckets to shards of every length.
 
-A slot is a bucket of one pass on one side of the split. Slots are shuffled by Ray Data on token ids,
-and each is committed by itself: a rerun tokenizes again but sends, pairs and writes unfinished slots only.
+Token ids are shuffled by slot (`pipeline.instances.slots`), and each slot is committed by itself: a rerun
+tokenizes again but sends, pairs and writes unfinished slots only.
 """
 
-from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -16,12 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import ray
 
-from pipeline.commit import DataFile, Marker, StageFolder
+from pipeline.commit import DataFile, StageFolder
 from pipeline.config import BuildConfig
 from pipeline.instances.bucket import TOKENIZED, BucketDocuments, identities
-from pipeline.instances.counts import COUNTS_VERSION, InstanceCounts, add_counts
+from pipeline.instances.counts import COUNTS_VERSION
 from pipeline.instances.make_instances import InstanceSettings, make_instances
-from pipeline.instances.sampling import SamplingPlan, plan_sampling
+from pipeline.instances.sampling import SamplingPlan
+from pipeline.instances.sets import InstancesMade, collect, set_name
+from pipeline.instances.slots import SlotPlan, plan_slots
 from pipeline.losers import Gone
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, shuffle_units
@@ -37,50 +37,6 @@ from pipeline.word_lists import copy_word_list, load_word_list
 from schemas.shards import SHARDS_VERSION
 
 Flags = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class SlotPlan:
-    """The slots of a build: those of the training passes first, then those of the held-out side."""
-
-    train: SamplingPlan
-    validation: SamplingPlan
-    passes: int
-
-    @property
-    def count(self) -> int:
-        """All slots."""
-        return self.passes * self.train.buckets + self.validation.buckets
-
-    def split_pass_bucket(self, slot: int) -> tuple[str, int, int]:
-        """What a slot holds."""
-        pass_number, bucket = divmod(slot, self.train.buckets)
-        if pass_number < self.passes:
-            return "train", pass_number, bucket
-        return "validation", 0, slot - self.passes * self.train.buckets
-
-
-@dataclass(frozen=True)
-class InstancesMade:
-    """The stage's result: the manifest's sets, and the counts of each set by language."""
-
-    sets: list[dict[str, Any]]
-    counts: dict[str, dict[str, InstanceCounts]]
-    sampling: SamplingPlan
-    words: str | None
-    """SHA-256 of the word list, if there is one."""
-
-
-def plan_slots(config: BuildConfig, split: SplitCounts) -> SlotPlan:
-    """Buckets from sizes; the held-out side is neither smoothed nor repeated by pass."""
-    settings = config.instances
-
-    def plan(side: str, exponent: float) -> SamplingPlan:
-        documents = {lang: counts[f"{side}_documents"] for lang, counts in split.items()}
-        sizes = {lang: counts[f"{side}_bytes"] for lang, counts in split.items()}
-        return plan_sampling(documents, sizes, exponent, settings.bucket_bytes, config.seed)
-
-    return SlotPlan(plan("train", settings.smoothing), plan("validation", 1.0), settings.passes)
 
 
 def run_instances(
@@ -102,15 +58,11 @@ def run_instances(
         config.instances.model_dump(mode="json"),
     ]
     stage = StageFolder.create(work_uri, "instances", SHARDS_VERSION, config.seed, *inputs)
-    ids = [slot_id(slots, slot) for slot in range(slots.count)]
     done = stage.finished()
-    pending = np.array([ids[slot] not in done for slot in range(slots.count)])
+    pending = np.array([slots.name(slot) not in done for slot in range(slots.count)])
+    left = int(pending.sum())
     progress = Progress(
-        "instances",
-        int(pending.sum()),
-        skipped=int((~pending).sum()),
-        amount_name="M tokens",
-        amount_scale=1e6,
+        "instances", left, skipped=slots.count - left, amount_name="M tokens", amount_scale=1e6
     )
     gone = ray.put(deduplicated.gone)
     uri, cased, accents = vocabulary.uri, vocabulary.vocabulary.cased, vocabulary.vocabulary.accents
@@ -123,22 +75,14 @@ def run_instances(
         known = _tokenizer(uri, cased, accents).vocabulary
         return {"tokens": make_slot(stage, slots, slot, table, config, known, words)}
 
-    if pending.any():
-        for result in shuffle_units(
-            [vars(part) for part in extracted.parts], emit, reduce, int(pending.sum()), TOKENIZED
-        ):
+    if left:
+        parts = [vars(part) for part in extracted.parts]
+        for result in shuffle_units(parts, emit, reduce, left, TOKENIZED):
             progress.advance(result["tokens"])
-        for slot in np.flatnonzero(pending).tolist():
-            if stage.marker(ids[slot]) is None:  # no document fell into it
-                stage.commit(ids[slot], [], {"sets": {}, "counts": {}})
-    return collect(config, slots, stage, ids, words)
-
-
-def slot_id(slots: SlotPlan, slot: int) -> str:
-    """The unit id of a slot, which also names its shards."""
-    split, pass_number, bucket = slots.split_pass_bucket(slot)
-    middle = f"p{pass_number:02d}-" if split == "train" else ""
-    return f"{split}-{middle}{bucket:05d}"
+        for name in (slots.name(slot) for slot in np.flatnonzero(pending).tolist()):
+            if stage.marker(name) is None:  # no document fell into it
+                stage.commit(name, [], {"sets": {}, "counts": {}})
+    return collect(config, slots, stage.finished(), words)
 
 
 @lru_cache(maxsize=1)
@@ -233,7 +177,7 @@ def make_slot(
     ``words`` is the SHA-256 of the corpus' word list, if it has one.
     """
     _, pass_number, _ = slots.split_pass_bucket(slot)
-    name = slot_id(slots, slot)
+    name = slots.name(slot)
     bucket = BucketDocuments.from_table(table)
     entries, counts, files = {}, {}, []
     segmenter = load_word_list(config.output, words, tuple(vocabulary.pieces)) if words else None
@@ -248,82 +192,3 @@ def make_slot(
             files.append(DataFile(entry["path"], entry["rows"], entry["bytes"], entry["sha256"]))
     stage.commit(name, files, {"sets": entries, "counts": counts})
     return sum(int(entry["tokens"]) for entry in entries.values())
-
-
-def set_name(max_seq_length: int) -> str:
-    """The folder and dataset config of one length."""
-    return f"len{max_seq_length}"
-
-
-def collect(
-    config: BuildConfig, slots: SlotPlan, stage: StageFolder, ids: list[str], words: str | None
-) -> InstancesMade:
-    """The manifest's sets in order, and the counts by set and language."""
-    markers = stage.finished()
-    sets = []
-    counts: dict[str, dict[str, InstanceCounts]] = {}
-    for length in config.instances.lengths:
-        label = set_name(length.max_seq_length)
-        for split, number in [*(("train", number) for number in range(slots.passes)), ("validation", 0)]:
-            chosen = [
-                markers[ids[slot]]
-                for slot in range(slots.count)
-                if slots.split_pass_bucket(slot)[:2] == (split, number)
-            ]
-            shards = [marker.counts["sets"][label] for marker in chosen if label in marker.counts["sets"]]
-            sets.append(_set_entry(label, split, number, length, shards))
-            total = counts.setdefault(f"{label}/{split}/{number}", {})
-            for marker in chosen:
-                _add_marker(total, marker, label)
-    return InstancesMade(sets, counts, slots.train, words)
-
-
-def _set_entry(
-    label: str, split: str, number: int, length: Any, shards: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "name": label,
-        "split": split,
-        "max_seq_length": length.max_seq_length,
-        "max_predictions": length.max_predictions,
-        "pass": number,
-        "rows": sum(shard["rows"] for shard in shards),
-        "tokens": sum(shard["tokens"] for shard in shards),
-        "shards": shards,
-    }
-
-
-def _add_marker(total: dict[str, InstanceCounts], marker: Marker, label: str) -> None:
-    by_lang = marker.counts["counts"].get(label, {})
-    add_counts(total, {lang: InstanceCounts.from_dict(values) for lang, values in by_lang.items()})
-
-
-def totals(counts: dict[str, InstanceCounts]) -> InstanceCounts:
-    """All languages of one set together."""
-    total = InstanceCounts()
-    for account in counts.values():
-        total.add(account)
-    return total
-
-
-def texts_by_language(made: InstancesMade) -> dict[str, InstanceCounts]:
-    """Language -> what came in: every document of every pass and side of the split, copies included.
-
-    One length stands for all, since all lengths are made of the same tokens.
-    """
-    first = next(iter(made.counts), "").partition("/")[0]
-    result: dict[str, InstanceCounts] = {}
-    for name, by_lang in made.counts.items():
-        if name.partition("/")[0] == first:
-            add_counts(result, by_lang)
-    return result
-
-
-def rows_by_language(made: InstancesMade) -> dict[str, Counter[str]]:
-    """Language -> rows and row tokens over all sets."""
-    result: dict[str, Counter[str]] = {}
-    for by_lang in made.counts.values():
-        for lang, account in by_lang.items():
-            counter = result.setdefault(lang, Counter())
-            counter.update({"instances": account.rows, "tokens": account.row_tokens})
-    return result
