@@ -32,6 +32,7 @@ from schemas.documents import DOCUMENTS_VERSION
 from schemas.errors import ConfigError, CorpusError
 from schemas.manifest import MANIFEST_NAME, MANIFEST_VERSION
 from schemas.shards import SHARDS_VERSION
+from schemas.versions import CODE_VERSION
 
 LOG = logging.getLogger("bertmill.build")
 _CLAIM = "work/build.json"
@@ -103,11 +104,11 @@ def config_hash(config: BuildConfig) -> str:
 
 
 def check_output(config: BuildConfig) -> None:
-    """Raises ConfigError when the output belongs to a build of another config."""
+    """Raises ConfigError when the output belongs to a build of another config or code version."""
     uri = storage.join(config.output, _CLAIM)
     try:
         found = json.loads(storage.read_bytes(uri))
-        theirs, their_hash = found["config"], found["config_hash"]
+        theirs, their_hash, their_code = found["config"], found["config_hash"], found["code_version"]
     except FileNotFoundError:
         return
     except (ValueError, KeyError, TypeError) as error:
@@ -118,11 +119,20 @@ def check_output(config: BuildConfig) -> None:
             f"{config.output}: holds a build of another config (differs in {changed}); "
             "choose another output or remove this one"
         )
+    if their_code != CODE_VERSION:
+        raise ConfigError(
+            f"{config.output}: holds a build of bertmill {their_code}, this is {CODE_VERSION}; "
+            "choose another output, remove this one, or go on with the version that began it"
+        )
 
 
 def claim_output(config: BuildConfig) -> None:
     """Takes the output's fixed names for this config. Raises ConfigError when another config has them."""
-    claim = {"config_hash": config_hash(config), "config": _claimed_fields(config)}
+    claim = {
+        "config_hash": config_hash(config),
+        "code_version": CODE_VERSION,
+        "config": _claimed_fields(config),
+    }
     raw = (json.dumps(claim, sort_keys=True, ensure_ascii=False, indent=1) + "\n").encode()
     if not storage.put_if_absent(storage.join(config.output, _CLAIM), raw):
         check_output(config)

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from cluster import scratch, storage
 from schemas.errors import CorpusError
+from schemas.versions import CODE_VERSION
 
 _MARKER_SUFFIX = ".done.json"
 _READERS = 16
@@ -71,8 +72,8 @@ class StageFolder:
 
     @staticmethod
     def create(work_uri: str, stage: str, *inputs: Any) -> "StageFolder":
-        """The folder of ``stage``; ``inputs`` is all that its output depends on."""
-        stage_hash = stable_hash(stage, *inputs)
+        """The folder of ``stage``; ``inputs`` is all that its output depends on, beside the code itself."""
+        stage_hash = stable_hash(stage, CODE_VERSION, *inputs)
         return StageFolder(storage.join(work_uri, f"{stage}-{stage_hash[:12]}"), stage_hash)
 
     def path(self, name: str) -> str:

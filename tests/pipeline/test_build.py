@@ -12,6 +12,7 @@ import pytest
 from transformers import BertTokenizerFast
 
 from cluster.config_file import validate
+from pipeline import build as build_module
 from pipeline.build import build, claim_output, dry_run
 from pipeline.config import BuildConfig
 from pipeline.report.html import html_report
@@ -199,6 +200,16 @@ def test_two_builds_claim_an_output_only_once(tmp_path: Path) -> None:
                 "test",
             )
         )
+
+
+def test_a_build_that_other_code_began_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = validate(BuildConfig, builds.config(tmp_path), "test")
+    claim_output(config)
+    monkeypatch.setattr(build_module, "CODE_VERSION", "9.9.9")
+    with pytest.raises(
+        ConfigError, match=r"holds a build of bertmill \d\S*, this is 9\.9\.9;"
+    ):
+        claim_output(config)
 
 
 def test_the_report_and_card_name_every_language(corpus: Path, manifest: dict) -> None:

@@ -6,6 +6,7 @@ import tempfile
 import pyarrow as pa
 import pytest
 
+from pipeline import commit
 from pipeline.commit import Marker, PartWriter, StageFolder, stable_hash
 from schemas.errors import CorpusError
 
@@ -55,6 +56,12 @@ def test_the_next_writer_removes_what_a_killed_one_left(tmp_path, monkeypatch) -
 def test_another_config_finds_nothing(tmp_path) -> None:
     StageFolder.create(str(tmp_path), "extract", {"seed": 1}).commit("u1", [], {})
     assert StageFolder.create(str(tmp_path), "extract", {"seed": 2}).finished() == {}
+
+
+def test_what_another_version_of_the_code_committed_is_not_found(tmp_path, monkeypatch) -> None:
+    StageFolder.create(str(tmp_path), "extract", {"seed": 1}).commit("u1", [], {})
+    monkeypatch.setattr(commit, "CODE_VERSION", "9.9.9")
+    assert StageFolder.create(str(tmp_path), "extract", {"seed": 1}).finished() == {}
 
 
 def test_a_marker_of_another_config_is_refused(tmp_path) -> None:
