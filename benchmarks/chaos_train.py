@@ -1,6 +1,6 @@
 """Breaks trainings in every way we know and shows that what comes out is what an undisturbed run gives.
 
-    PYTHONPATH=. python benchmarks/chaos_train.py --faults 100 --table benchmarks/chaos_train.md
+    PYTHONPATH=. python benchmarks/chaos_train.py --faults 100 --table benchmarks/results/chaos_train.md
 
 Each run trains a tiny model for STEPS steps with a checkpoint every EVERY steps. Its lives end by faults
 drawn from a list (see FAULTS_* here and RANK_FAULTS in chaos_ranks.py); each next life goes on under the

@@ -1,4 +1,4 @@
-"""Every command of every guide is parsed by the program that would run it; links lead to files."""
+"""Every command of every guide is parsed by the program that would run it; pages name files that exist."""
 
 import os
 import re
@@ -11,6 +11,12 @@ import pytest
 from tests.docs.commands import GUIDES, check, commands
 from tests.infra.tools import ROOT
 
+PAGES = sorted(
+    path for where in ("*.md", "docs/**/*.md", "benchmarks/results/*.md") for path in ROOT.glob(where)
+)
+FOLDERS = "benchmarks|bertmill|cluster|configs|docs|infra|pipeline|sample|schemas|tests|trainer"
+NAMED = re.compile(rf"`((?:{FOLDERS})/(?!pool`)[\w./*-]+)`")  # bertmill/pool is a label of Kubernetes
+LINK = re.compile(r"\]\(([^)#]+)")
 ALL = [(guide.name, line) for guide in GUIDES for line in commands(guide.read_text())]
 
 
@@ -50,10 +56,12 @@ def test_wrong_command_is_caught(command: str) -> None:
         check(command)
 
 
-@pytest.mark.parametrize("guide", GUIDES, ids=[guide.stem for guide in GUIDES])
-def test_named_files_exist(guide: Path) -> None:
-    named = re.findall(r"`((?:infra|cluster|configs|docs|pipeline|trainer)/[\w./-]+)`", guide.read_text())
-    assert [path for path in named if not (ROOT / path).exists()] == []
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_named_files_and_links_exist(page: Path) -> None:
+    text = page.read_text()
+    named = [name for name in NAMED.findall(text) if not any(ROOT.glob(name.rstrip("/")))]
+    links = [link for link in LINK.findall(text) if not link.startswith("http")]
+    assert (named, [link for link in links if not (page.parent / link).exists()]) == ([], [])
 
 
 def test_tables_of_the_scaling_page_are_up_to_date() -> None:

@@ -206,9 +206,7 @@ def test_a_build_that_other_code_began_is_refused(tmp_path: Path, monkeypatch: p
     config = validate(BuildConfig, builds.config(tmp_path), "test")
     claim_output(config)
     monkeypatch.setattr(build_module, "CODE_VERSION", "9.9.9")
-    with pytest.raises(
-        ConfigError, match=r"holds a build of bertmill \d\S*, this is 9\.9\.9;"
-    ):
+    with pytest.raises(ConfigError, match=r"holds a build of bertmill \d\S*, this is 9\.9\.9;"):
         claim_output(config)
 
 
