@@ -53,8 +53,12 @@ def build_table() -> str:
     costs = [build_cost(stages, cores, rates) for stages, (cores, _) in zip(columns, CORES, strict=True)]
     rows.append(["USD for cores", *(f"{cost['cores']:,.0f}" for cost in costs)])
     head = ["stage", *(f"{cores:,} core{'s' if cores > 1 else ''}" for cores, _ in CORES)]
+    drivers = [
+        driver_gb(size, stages, -(-cores // per_node), rates)
+        for stages, (cores, per_node) in zip(columns, CORES, strict=True)
+    ]
     notes = (
-        f"Driver: {driver_gb(size, rates):.2f} GB. Requests: {sum(s.gets for s in columns[0]):,} GETs and "
+        f"Driver: {max(drivers):.1f} GB. Requests: {sum(s.gets for s in columns[0]):,} GETs and "
         f"{sum(s.puts for s in columns[0]):,} PUTs. Written: {sum(s.written_gb for s in columns[0]):,.0f} GB."
     )
     return "\n".join([*table(head, rows), "", notes])

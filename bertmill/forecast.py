@@ -138,9 +138,17 @@ def _stage(
     )
 
 
-def driver_gb(size: CorpusSize, rates: Rates) -> float:
-    """Memory of the driver for its lists of units and markers."""
-    return float((size.units + size.buckets) * rates["driver"]["kb_per_unit"] / 1e6)
+def driver_gb(size: CorpusSize, stages: list[StageForecast], nodes: int, rates: Rates) -> float:
+    """Memory of the driver: lists of units and markers, and what Ray keeps for the largest shuffle.
+
+    A shuffle's tasks take a gigabyte each, at least one on a node, and cut it into pieces by partition.
+    """
+    driver = rates["driver"]
+    moved = max(stage.moved_gb for stage in stages)
+    tasks = min(size.units, math.ceil(moved / driver["gb_per_shuffle_task"]) + nodes)
+    pieces = tasks * min(size.buckets, driver["most_partitions"])
+    kilobytes = (size.units + size.buckets) * driver["kb_per_unit"] + pieces * driver["kb_per_piece"]
+    return float(kilobytes / 1e6)
 
 
 def build_cost(stages: list[StageForecast], cores: int, rates: Rates) -> dict[str, float]:

@@ -86,7 +86,8 @@ def build_text(config: BuildConfig, compressed_bytes: float, cores: int, cores_p
         "",
         *table(_STAGE_HEAD, [_stage_row(stage) for stage in stages]),
         "",
-        f"in all {clock(sum(stage.seconds for stage in stages))}, driver {driver_gb(size, rates):.2f} GB, "
+        f"in all {clock(sum(stage.seconds for stage in stages))}, "
+        f"driver {driver_gb(size, stages, nodes, rates):.2f} GB, "
         f"{sum(stage.gets for stage in stages):,} GETs, {sum(stage.puts for stage in stages):,} PUTs, "
         f"{sum(stage.written_gb for stage in stages):,.1f} GB written",
         "cost in USD: "

@@ -11,6 +11,9 @@ _REDUCE_WAIT_SECONDS = 300.0
 # Ray ends a worker process that has been idle for a second, and starting one takes seconds of a core: the
 # stages of a small build would spend most of their time on it.
 _IDLE_WORKER_MILLISECONDS = 60_000
+# On fewer CPUs than this, one that is kept free for the next step is a large share of them.
+_FEW_CPUS = 8
+_RESERVED_SHARE = 0.1
 _TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
 
 
@@ -66,3 +69,19 @@ def quiet_ray_data() -> None:
     context.hash_shuffle_reduce_get_timeout_s = min(
         context.hash_shuffle_reduce_get_timeout_s, _REDUCE_WAIT_SECONDS
     )
+
+
+def use_all_cpus() -> None:
+    """Lets one step of Ray Data have (nearly) all CPUs of the cluster.
+
+    By default half of them are kept for the steps that follow: of 12 CPUs a shuffle's first step gets 8 at
+    most, of four two, of two one. But that step and the last have nearly all of a shuffle's work. Beyond a
+    few CPUs a small reservation stays (10 of 12): it also bounds how many tasks the driver hands out at
+    once, and what they may leave in the object store.
+    """
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.op_resource_reservation_ratio = _RESERVED_SHARE
+    # No CPU at all: nodes are still to come, and nobody knows how many.
+    context.op_resource_reservation_enabled = not 0 < ray.cluster_resources().get("CPU", 0.0) < _FEW_CPUS

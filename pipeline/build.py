@@ -11,7 +11,7 @@ import yaml
 from cluster import storage
 from cluster.job_paths import lasting
 from cluster.metrics import BuildMetrics
-from cluster.ray_connection import connect, quiet_ray_data
+from cluster.ray_connection import connect, quiet_ray_data, use_all_cpus
 from pipeline.commit import stable_hash
 from pipeline.config import BuildConfig
 from pipeline.instances.counts import pair_warnings
@@ -57,6 +57,7 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     _end_abandoned_uploads(config.output)
     connect(num_cpus=num_cpus)
     quiet_ray_data()
+    use_all_cpus()
     # The output's last folder names the build on Ray's metrics endpoint.
     name = config.output.rstrip("/").rpartition("/")[2]
     with BuildMetrics(name) as metrics, watched_by(metrics), recorded() as times:

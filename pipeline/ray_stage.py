@@ -25,7 +25,9 @@ GROUP_BYTES = 8 << 20
 _ITEM_BYTES = 16 << 10
 _GROUPS_PER_CORE = 8
 _MAX_GROUPS = 4096
-_MAX_PARTITIONS = 4096
+# Every gigabyte that moves is cut into as many pieces, and the driver keeps some kilobytes for each piece
+# (rates.json, kb_per_piece): buckets beyond this number share a partition.
+MAX_PARTITIONS = 2048
 _GROUP = "group"
 
 Row = dict[str, Any]
@@ -196,6 +198,6 @@ def shuffle_units(
         return pa.Table.from_pylist([reduce(group[BUCKET][0].as_py(), group)])
 
     emitted = _dataset(items).map_batches(emit_batch, batch_format="pyarrow", batch_size=1)
-    grouped_by = emitted.groupby(BUCKET, num_partitions=min(buckets, _MAX_PARTITIONS))
+    grouped_by = emitted.groupby(BUCKET, num_partitions=min(buckets, MAX_PARTITIONS))
     with plain_errors():
         yield from grouped_by.map_groups(reduce_group, batch_format="pyarrow").iter_rows()

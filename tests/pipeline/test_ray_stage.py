@@ -1,6 +1,8 @@
 """A stage that machines took down is begun again; one that failed by itself is not."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -8,6 +10,7 @@ import ray
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cluster.ray_connection import use_all_cpus
 from pipeline.ray_stage import BUCKET, GROUP_BYTES, SIZE, grouped, map_units, persistently, shuffle_units
 from schemas.errors import InputError, StorageError
 from tests.ray_cluster import RayCluster
@@ -129,6 +132,30 @@ def test_every_item_of_a_group_gives_its_result(ray_session: RayCluster) -> None
 
     sums = {row["bucket"]: row["sum"] for row in shuffle_units(items, emit, add_up, 3, NUMBERS)}
     assert sums == {bucket: sum(range(bucket, 50, 3)) for bucket in range(3)}
+
+
+@pytest.mark.ray
+def test_a_shuffle_begins_on_all_cpus(ray_session: RayCluster, tmp_path: Path) -> None:
+    """Ray Data would keep half of them for the steps that follow: then the four never meet."""
+    context = ray.data.DataContext.get_current()
+    before = context.op_resource_reservation_enabled, context.op_resource_reservation_ratio
+    use_all_cpus()
+
+    def meet(item: dict[str, int]) -> Iterator[pa.Table]:
+        (tmp_path / str(item["number"])).touch()
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.iterdir())) < 4:
+            if time.monotonic() > deadline:
+                raise InputError("the others did not come")
+            time.sleep(0.05)
+        yield pa.table({BUCKET: [0], "number": [item["number"]]})
+
+    items = [{"number": number} for number in range(4)]
+    try:
+        found = list(shuffle_units(items, meet, lambda _, table: {"rows": table.num_rows}, 1, NUMBERS))
+    finally:
+        context.op_resource_reservation_enabled, context.op_resource_reservation_ratio = before
+    assert found == [{"rows": 4}]
 
 
 @pytest.mark.ray
