@@ -25,7 +25,7 @@ from benchmarks.peak_memory import peak_resident_bytes
 from cluster import storage
 from cluster.config_file import validate
 from pipeline import (
-    shuffle_round,
+    committed_shuffle,
     stage_dedup,
     stage_extract,
     stage_instances,
@@ -70,7 +70,7 @@ def without_ray_data() -> None:
     """Lets the stages use the loops above."""
     for stage in (stage_extract, stage_split):
         stage.map_units = map_in_process  # type: ignore[attr-defined]
-    for stage in (stage_dedup, stage_vocabulary, stage_instances, shuffle_round):
+    for stage in (stage_vocabulary, stage_instances, committed_shuffle):
         stage.shuffle_units = shuffle_in_process  # type: ignore[attr-defined]
     stage_vocabulary.ray = _Immediately()  # type: ignore[attr-defined]
     stage_near.ray = _InPlace()  # type: ignore[attr-defined]

@@ -14,12 +14,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cluster import storage
-from pipeline.commit import PartWriter, StageFolder, stable_hash
+from pipeline.commit import StageFolder, stable_hash
+from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
 from pipeline.losers import LOSERS, Gone, kept_rows
-from pipeline.progress import Progress
-from pipeline.ray_stage import BUCKET, Row, shuffle_units
+from pipeline.ray_stage import BUCKET, Row
 from pipeline.stage_contamination import load_evaluation, run_contamination
 from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_near import run_near
@@ -92,39 +92,24 @@ def _sorted(tables: list[pa.Table]) -> pa.Table:
 
 
 def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table | None) -> pa.Table:
-    rows = sum(part.rows for part in parts)
-    buckets = max(1, -(-rows // ROWS_PER_BUCKET))
+    """LOSERS by equal text among the documents that are not ``gone``, or by equal page where None are."""
+    buckets = max(1, -(-sum(part.rows for part in parts) // ROWS_PER_BUCKET))
     folder = StageFolder.create(work_uri, name, buckets, *inputs)
-    ids = [f"bucket-{bucket:05d}" for bucket in range(buckets)]
-    done = folder.finished()
-    pending = {bucket for bucket in range(buckets) if ids[bucket] not in done}
+    losers = CommittedShuffle(folder, LOSERS, buckets)
     by_page = gone is None
-    progress = Progress(
-        name, len(pending), skipped=buckets - len(pending), amount_name="documents", amount_scale=1
-    )
 
     def emit(row: Row) -> Iterator[pa.Table]:
-        part = Part(**row)
-        table = _key_columns(part, gone)
+        table = _key_columns(Part(**row), gone)
         bucket = page_bucket(table, buckets) if by_page else hash_bucket(table["content_hash"], buckets)
-        wanted = np.isin(bucket, np.fromiter(pending, dtype=np.int64))
-        yield table.append_column(BUCKET, pa.array(bucket, pa.int64())).filter(pa.array(wanted))
+        yield table.append_column(BUCKET, pa.array(bucket, pa.int64()))
 
-    def reduce(bucket: int, table: pa.Table) -> Row:
+    def reduce(table: pa.Table) -> pa.Table:
         found = page_losers(table) if by_page else exact_losers(table)
         reason = pa.array([PAGE_REASON if by_page else TEXT_REASON] * found.num_rows, pa.string())
-        _commit_losers(folder, ids[bucket], found.append_column("reason", reason).select(LOSERS.names))
-        return {"documents": table.num_rows}
+        return _sorted([found.append_column("reason", reason).select(LOSERS.names)])
 
-    if pending:
-        for result in shuffle_units([vars(part) for part in parts], emit, reduce, len(pending), _KEYS):
-            progress.advance(result["documents"])
-        for bucket in sorted(pending):
-            if folder.marker(ids[bucket]) is None:  # no document fell into it
-                _commit_losers(folder, ids[bucket], LOSERS.empty_table())
-    markers = folder.finished()
-    tables = [storage.parquet_file(folder.path(markers[unit].files[0].path)).read() for unit in ids]
-    return pa.concat_tables([table.cast(LOSERS) for table in tables])
+    losers.run([vars(part) for part in parts], emit, reduce, _KEYS)
+    return losers.read_all()
 
 
 def _key_columns(part: Part, gone: pa.Table | None) -> pa.Table:
@@ -132,10 +117,3 @@ def _key_columns(part: Part, gone: pa.Table | None) -> pa.Table:
     table = table.append_column("unit", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
     table = table.append_column("row", pa.array(np.arange(part.rows), pa.int32()))
     return table if gone is None else table.filter(pa.array(kept_rows(gone, part)))
-
-
-def _commit_losers(folder: StageFolder, unit_id: str, losers: pa.Table) -> None:
-    name = f"{unit_id}.parquet"
-    with PartWriter(LOSERS, folder.path(name), name) as writer:
-        writer.write(losers.sort_by([("unit", "ascending"), ("row", "ascending")]))
-        folder.commit(unit_id, [writer.finish()], {})

@@ -20,6 +20,7 @@ import ray
 
 from cluster import storage
 from pipeline.commit import StageFolder
+from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.dedup.components import (
     EDGES,
     both_ways,
@@ -47,7 +48,6 @@ from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import hashed_words, shingles
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row, plain_errors
-from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
 from schemas.arrays import distinct_values
 from schemas.documents import DOCUMENTS
@@ -87,9 +87,9 @@ def run_near(
     ``gone`` are those that are out already; ``inputs`` names all that they depend on.
     """
 
-    def start(name: str, schema: pa.Schema, buckets: int) -> Round:
+    def start(name: str, schema: pa.Schema, buckets: int) -> CommittedShuffle:
         folder = StageFolder.create(work_uri, f"dedup-near-{name}", buckets, threshold, *inputs)
-        return Round(folder, schema, buckets)
+        return CommittedShuffle(folder, schema, buckets)
 
     documents = sum(part.rows for part in parts)
     pairs = start("bands", EDGES, max(1, -(-documents // DOCUMENTS_PER_BUCKET)))
@@ -114,7 +114,7 @@ def _items(parts: list[Part]) -> list[Row]:
     return [vars(part) for part in parts]
 
 
-def _find_pairs(pairs: Round, parts: list[Part], gone: ray.ObjectRef, threshold: float) -> None:
+def _find_pairs(pairs: CommittedShuffle, parts: list[Part], gone: ray.ObjectRef, threshold: float) -> None:
     def emit(row: Row) -> Iterator[pa.Table]:
         part = Part(**row)
         kept = kept_rows(ray.get(gone), part)
@@ -132,7 +132,7 @@ def _shingles(table: pa.Table) -> tuple[U64, npt.NDArray[np.int64]]:
     return shingles(hashed_words(sentences.flatten(), offsets_of(sentences)))
 
 
-def _ask_parts(wanted: Round, pairs: Round) -> None:
+def _ask_parts(wanted: CommittedShuffle, pairs: CommittedShuffle) -> None:
     """Tells each part which of its rows take part in which pairs."""
 
     def emit(row: Row) -> Iterator[pa.Table]:
@@ -153,7 +153,7 @@ def _ask_parts(wanted: Round, pairs: Round) -> None:
     wanted.run([{"bucket": bucket} for bucket in buckets], emit, reduce, WANTED)
 
 
-def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) -> None:
+def _verify(alike: CommittedShuffle, wanted: CommittedShuffle, parts: list[Part], threshold: float) -> None:
     def emit(row: Row) -> Iterator[pa.Table]:
         part = Part(**row)
         asked = _asked(wanted, part.ordinal // PARTS_PER_BUCKET)
@@ -181,7 +181,7 @@ def _verify(alike: Round, wanted: Round, parts: list[Part], threshold: float) ->
 
 
 @lru_cache(maxsize=1)
-def _asked(wanted: Round, bucket: int) -> pa.Table:
+def _asked(wanted: CommittedShuffle, bucket: int) -> pa.Table:
     """Kept, since a task reads neighbouring parts one after the other."""
     return wanted.read(bucket)
 
@@ -206,7 +206,7 @@ def _sketch_rows(
         yield filled.append_column(BUCKET, pa.array(node_bucket(pa.array(pair), buckets)))
 
 
-def _cluster(alike: Round, start: Callable[[str, pa.Schema, int], Round]) -> pa.Table:
+def _cluster(alike: CommittedShuffle, start: Callable[[str, pa.Schema, int], CommittedShuffle]) -> pa.Table:
     """EDGES from each document to the smallest node of its cluster."""
     edges = sum(alike.sizes())
     number = 0
@@ -230,8 +230,8 @@ def _cluster(alike: Round, start: Callable[[str, pa.Schema, int], Round]) -> pa.
 
 
 def _star_round(
-    current: Round,
-    following: Round,
+    current: CommittedShuffle,
+    following: CommittedShuffle,
     spread: Callable[[pa.Table], pa.Table],
     star: Callable[[pa.Table], pa.Table],
 ) -> None:
@@ -243,7 +243,7 @@ def _star_round(
     following.run(items, emit, lambda table: star(table.select(EDGES.names).cast(EDGES)), EDGES)
 
 
-def _keep_smallest(keep: Round, parts: list[Part], clusters: pa.Table) -> None:
+def _keep_smallest(keep: CommittedShuffle, parts: list[Part], clusters: pa.Table) -> None:
     shared = ray.put(clusters)
     columns = ["key", "lang"]
 

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 import ray
 
 from pipeline.commit import StageFolder
+from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.dedup.components import node_bucket
 from pipeline.dedup.paragraphs import (
     PARAGRAPHS,
@@ -20,7 +21,6 @@ from pipeline.dedup.paragraphs import (
 from pipeline.dedup.shingles import U64
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row
-from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
 
 BOILERPLATE_REASON = "boilerplate"
@@ -35,7 +35,7 @@ def run_paragraphs(
     """The hashes of the paragraphs to cut, ascending, and LOSERS of the documents left without text."""
     buckets = max(1, -(-sum(part.rows for part in parts) // DOCUMENTS_PER_BUCKET))
     stage = StageFolder.create(work_uri, "dedup-paragraphs", buckets, max_documents, *inputs)
-    counted = Round(stage, PARAGRAPHS, buckets)
+    counted = CommittedShuffle(stage, PARAGRAPHS, buckets)
     kept = ray.put(gone)
 
     def emit(row: Row) -> Iterator[pa.Table]:
@@ -58,7 +58,7 @@ def _emptied(
 ) -> pa.Table:
     """A round with one bucket for each part: the documents of which no paragraph is left."""
     count = max((part.ordinal for part in parts), default=0) + 1
-    losers = Round(StageFolder.create(work_uri, "dedup-emptied", *inputs), LOSERS, count)
+    losers = CommittedShuffle(StageFolder.create(work_uri, "dedup-emptied", *inputs), LOSERS, count)
     if not len(repeated):
         return LOSERS.empty_table()
     shared = ray.put(repeated)

@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 import ray
 
 from pipeline.commit import StageFolder
+from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.dedup.bot_stubs import skeletons, stub_losers
 from pipeline.dedup.components import node_bucket
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row
-from pipeline.shuffle_round import Round
 from pipeline.stage_extract import Part
 from schemas.documents import DOCUMENTS
 
@@ -35,7 +35,9 @@ SKELETONS = pa.schema(
 def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table, limit: int) -> pa.Table:
     """LOSERS of the pages beyond ``limit`` of one pattern, among those that are not ``gone``."""
     buckets = max(1, -(-sum(part.rows for part in parts) // DOCUMENTS_PER_BUCKET))
-    losers = Round(StageFolder.create(work_uri, "dedup-stubs", buckets, limit, *inputs), LOSERS, buckets)
+    losers = CommittedShuffle(
+        StageFolder.create(work_uri, "dedup-stubs", buckets, limit, *inputs), LOSERS, buckets
+    )
     kept = ray.put(gone)
 
     def emit(row: Row) -> Iterator[pa.Table]:

@@ -16,15 +16,19 @@ Reduce = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True)
-class Round:
-    """One shuffle: a folder, and one file of ``schema`` for each bucket."""
+class CommittedShuffle:
+    """One shuffle of a stage: a folder, and in the end one file of ``schema`` for each of its buckets."""
 
     folder: StageFolder
     schema: pa.Schema
     buckets: int
 
     def run(self, items: list[Row], emit: Emit, reduce: Reduce, emitted: pa.Schema) -> None:
-        """Does the buckets not done yet. ``emit`` gives tables of ``emitted`` and a column ``bucket``."""
+        """Does the buckets not done yet, and commits each by itself.
+
+        ``emit`` gives, for an item, tables of the schema ``emitted`` with a column ``bucket`` beside it;
+        ``reduce`` gets all rows of one bucket in no particular order, and gives a table of ``schema``.
+        """
         done = self.folder.finished()
         pending = np.array(
             [bucket for bucket in range(self.buckets) if self._id(bucket) not in done], np.int64
@@ -39,7 +43,8 @@ class Round:
                 yield table.filter(pa.array(np.isin(table[BUCKET].to_numpy(), pending)))
 
         def reduce_and_commit(bucket: int, table: pa.Table) -> Row:
-            return {"rows": self._commit(bucket, reduce(table))}
+            self._commit(bucket, reduce(table))
+            return {"rows": table.num_rows}
 
         if not len(pending):
             return
@@ -49,12 +54,11 @@ class Round:
             if self.folder.marker(self._id(bucket)) is None:  # nothing fell into it
                 self._commit(bucket, self.schema.empty_table())
 
-    def _commit(self, bucket: int, table: pa.Table) -> int:
+    def _commit(self, bucket: int, table: pa.Table) -> None:
         name = f"{self._id(bucket)}.parquet"
         with PartWriter(self.schema, self.folder.path(name), name) as writer:
             writer.write(table.select(self.schema.names).cast(self.schema))
             self.folder.commit(self._id(bucket), [writer.finish()], {"rows": table.num_rows})
-        return int(table.num_rows)
 
     def _id(self, bucket: int) -> str:
         return f"bucket-{bucket:05d}"
@@ -64,7 +68,7 @@ class Round:
         return storage.parquet_file(self.folder.path(f"{self._id(bucket)}.parquet")).read().cast(self.schema)
 
     def read_all(self) -> pa.Table:
-        """The rows of all buckets."""
+        """The rows of all buckets, in the order of the buckets."""
         return pa.concat_tables([self.read(bucket) for bucket in range(self.buckets)])
 
     def sizes(self) -> list[int]:
