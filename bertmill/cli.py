@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = _parser().parse_args(words)
         return int(arguments.execute(arguments))
     except BertmillError as error:
-        print(f"bertmill: {error}", file=sys.stderr)  # noqa: T201
+        print(f"bertmill: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
         # The reader of our output has left (`| head`); keep Python from complaining at exit.

@@ -45,7 +45,7 @@ def _verify(arguments: argparse.Namespace) -> int:
         return _verify_run(place)
     report = verify_corpus(place)
     for line in report.lines():
-        print(line)  # noqa: T201
+        print(line)
     return 0 if report.sound else 1
 
 
@@ -54,7 +54,7 @@ def _verify_checkpoint(uri: str) -> int:
 
     with open_checkpoint(uri) as checkpoint:
         checkpoint.verify()
-        print(f"{uri}: sound (step {checkpoint.step})")  # noqa: T201
+        print(f"{uri}: sound (step {checkpoint.step})")
     return 0
 
 
@@ -63,9 +63,9 @@ def _verify_run(uri: str) -> int:
 
     problems = verify_run(uri)
     for problem in problems:
-        print(problem)  # noqa: T201
+        print(problem)
     if not problems:
-        print(f"{uri}: sound, every checkpoint can be used")  # noqa: T201
+        print(f"{uri}: sound, every checkpoint can be used")
     return 1 if problems else 0
 
 
@@ -73,5 +73,5 @@ def _inspect(arguments: argparse.Namespace) -> int:
     for line in inspect_rows(
         arguments.corpus, arguments.shard, max(0, arguments.start), max(0, arguments.rows), arguments.lang
     ):
-        print(line)  # noqa: T201
+        print(line)
     return 0

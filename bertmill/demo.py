@@ -37,5 +37,5 @@ def run(arguments: argparse.Namespace) -> int:
     for sentence, masks in zip(SENTENCES, fill_masks(str(model), SENTENCES, top=4), strict=True):
         answers = ", ".join(f"{piece} {chance:.2f}" for piece, chance in masks[0])
         lines.append(f"  {sentence:<52} {answers}")
-    print("\n".join(lines))  # noqa: T201
+    print("\n".join(lines))
     return 0

@@ -5,6 +5,7 @@ An input that is refused gives ``{"id": ..., "error": ...}`` and the next line i
 
 import argparse
 import importlib
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -40,10 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.files:
         raise InputError(f"explain {arguments.area}: reads stdin, takes no files")
     handler = line_handler(arguments.area, arguments.vocab)
-    sys.stdin.reconfigure(encoding="utf-8", errors="surrogatepass")  # type: ignore[union-attr]
-    for number, line in enumerate(sys.stdin, start=1):
+    lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="surrogatepass")
+    for number, line in enumerate(lines, start=1):
         if line.strip():
-            print(json.dumps(_answer(handler, line, number)), flush=True)  # noqa: T201
+            print(json.dumps(_answer(handler, line, number)), flush=True)
     return 0
 
 
@@ -51,10 +52,12 @@ def line_handler(area: str, vocab: str | None = None) -> Handler:
     """The function that answers one record of ``area``. Raises InputError when --vocab is missing."""
     module = importlib.import_module(f"bertmill.explain_{area}")
     if area != "tokens":
-        return module.explain  # type: ignore[no-any-return]
+        explain: Handler = module.explain
+        return explain
     if vocab is None:
         raise InputError("explain tokens: --vocab FILE is needed")
-    return module.with_vocabulary(vocab)  # type: ignore[no-any-return]
+    with_vocabulary: Callable[[str], Handler] = module.with_vocabulary
+    return with_vocabulary(vocab)
 
 
 def _answer(handler: Handler, line: str, number: int) -> Record:
@@ -76,5 +79,5 @@ def _run_dump(files: list[str]) -> int:
     if not files:
         raise InputError("explain dump: at least one FILE is needed")
     module = importlib.import_module("bertmill.explain_dump")
-    print(json.dumps(module.explain(files), ensure_ascii=False))  # noqa: T201
+    print(json.dumps(module.explain(files), ensure_ascii=False))
     return 0

@@ -30,14 +30,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _execute(arguments: argparse.Namespace) -> int:
     if arguments.write:
         count = write_golden(arguments.run, arguments.write)
-        print(f"{count} losses written to {arguments.write}")  # noqa: T201
+        print(f"{count} losses written to {arguments.write}")
         return 0
     if not arguments.against:
         for step, loss in sorted(losses_of(arguments.run).items()):
-            print(f"{step}\t{loss}")  # noqa: T201
+            print(f"{step}\t{loss}")
         return 0
     differences = compare_golden(arguments.run, arguments.against, arguments.tolerance)
     for difference in differences[:10]:
-        print(difference)  # noqa: T201
-    print(f"{len(differences)} steps differ" if differences else "the losses are equal")  # noqa: T201
+        print(difference)
+    print(f"{len(differences)} steps differ" if differences else "the losses are equal")
     return 1 if differences else 0

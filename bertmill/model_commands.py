@@ -36,7 +36,7 @@ def _export(arguments: argparse.Namespace) -> int:
     from bertmill.models import export_run
 
     step = export_run(arguments.run, arguments.to, arguments.evaluate)
-    print(f"step {step} exported to {arguments.to}")  # noqa: T201
+    print(f"step {step} exported to {arguments.to}")
     return 0
 
 
@@ -45,10 +45,10 @@ def _fill(arguments: argparse.Namespace) -> int:
 
     results = fill_masks(arguments.model, arguments.text, arguments.top)
     for text, masks in zip(arguments.text, results, strict=True):
-        print(text)  # noqa: T201
+        print(text)
         for number, pieces in enumerate(masks, start=1):
             answers = "  ".join(f"{piece} {chance:.3f}" for piece, chance in pieces)
-            print(f"  mask {number}: {answers}")  # noqa: T201
+            print(f"  mask {number}: {answers}")
     return 0
 
 
@@ -56,5 +56,5 @@ def _checkpoints(arguments: argparse.Namespace) -> int:
     from trainer.checkpoint_listing import format_line, list_checkpoints
 
     for found in list_checkpoints(arguments.run):
-        print(format_line(found))  # noqa: T201
+        print(format_line(found))
     return 0

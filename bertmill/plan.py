@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         config = load_config(BuildConfig, arguments.config)
         size = arguments.input_gb * 1e9 if arguments.input_gb is not None else sources_bytes(config)
         text = build_text(config, size, arguments.cores, arguments.cores_per_node)
-    print(text)  # noqa: T201
+    print(text)
     return 0
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -49,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def _execute(arguments: argparse.Namespace) -> int:
     target = arguments.to or storage.join(arguments.run, "report.html")
     storage.put_bytes(target, report_page(read_history(arguments.run)).encode())
-    print(f"written to {target}")  # noqa: T201
+    print(f"written to {target}")
     return 0
 
 
@@ -145,13 +146,19 @@ def _by_language(history: History, time: _TimeAxis) -> str:
             language,
             time.points(
                 history.figures,
-                lambda record, one=language: record.get("languages", {}).get(one, {}).get("token_accuracy"),  # type: ignore[misc]
+                partial(_figure, "languages", language, "token_accuracy"),
             ),
         )
         for language in chosen
     ]
     note = f"<p class=note>The {len(chosen)} of {len(targets)} languages with the most targets.</p>"
     return (note if len(targets) > len(chosen) else "") + time.chart(lines)
+
+
+def _figure(group: str, language: str, name: str, record: Record) -> float | None:
+    """A figure of one language in a record of the log; None where the record does not have it."""
+    value: float | None = record.get(group, {}).get(language, {}).get(name)
+    return value
 
 
 def _held_out(history: History, time: _TimeAxis) -> str:
@@ -164,7 +171,7 @@ def _held_out(history: History, time: _TimeAxis) -> str:
             name,
             time.points(
                 history.held_out,
-                lambda record, one=name: record["held_out"].get(one, {}).get("accuracy"),  # type: ignore[misc]
+                partial(_figure, "held_out", name, "accuracy"),
             ),
         )
         for name in chosen

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.action == "stop":
         was_running = submit.stop(submit.connect(arguments.address), arguments.submission)
-        print(f"{arguments.submission}: " + ("stopping" if was_running else "has ended already"))  # noqa: T201
+        print(f"{arguments.submission}: " + ("stopping" if was_running else "has ended already"))
         return 0
     if arguments.action == "follow":
         return _follow(submit.connect(arguments.address), arguments.submission)
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     client = submit.connect(arguments.address)
     submission = submit.submit(client, submit.Job(name, words, environment, {"config": arguments.config}))
-    print(f"bertmill: submitted {submission}", file=sys.stderr)  # noqa: T201
+    print(f"bertmill: submitted {submission}", file=sys.stderr)
     return 0 if arguments.no_wait else _follow(client, submission)
 
 
@@ -159,10 +159,8 @@ def _follow(client: "JobSubmissionClient", submission: str) -> int:
     try:
         details = submit.follow(client, submission, write)
     except KeyboardInterrupt:
-        print(  # noqa: T201
-            f"\nbertmill: {submission} goes on; bertmill submit follow|stop {submission}", file=sys.stderr
-        )
+        print(f"\nbertmill: {submission} goes on; bertmill submit follow|stop {submission}", file=sys.stderr)
         return 130
     status = submit.exit_status(details)
-    print(f"bertmill: {submission} {str(details.status).lower()}", file=sys.stderr)  # noqa: T201
+    print(f"bertmill: {submission} {str(details.status).lower()}", file=sys.stderr)
     return status

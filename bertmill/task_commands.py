@@ -69,7 +69,7 @@ def _evaluate(arguments: argparse.Namespace) -> int:
     first = ranks is None or ranks.rank == 0
     leave()
     if first:
-        print(json.dumps(found, indent=1) if arguments.json else "\n".join(table(found)))  # noqa: T201
+        print(json.dumps(found, indent=1) if arguments.json else "\n".join(table(found)))
     return 0
 
 
@@ -83,8 +83,8 @@ def _finetune(arguments: argparse.Namespace) -> int:
         for metric, spread in figures.items():
             if metric == report["metric"] or name != "validation":
                 numbers = "  ".join(f"{label} {value:.4f}" for label, value in spread.items())
-                print(f"{name}  {metric}: {numbers}")  # noqa: T201
-    print(f"{len(config.seeds)} seed(s), written to {config.output}/{RESULTS_NAME}")  # noqa: T201
+                print(f"{name}  {metric}: {numbers}")
+    print(f"{len(config.seeds)} seed(s), written to {config.output}/{RESULTS_NAME}")
     return 0
 
 

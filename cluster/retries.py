@@ -49,7 +49,7 @@ class Attempts:
         """Waits before the next attempt. Raises StorageError if the budget does not reach that far."""
         # Not drawn by key: a delay has no influence on what is written.
         longest = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**self._failures)
-        delay = random.uniform(0, longest)  # noqa: S311
+        delay = random.uniform(0, longest)  # noqa: S311 - no secret
         self._failures += 1
         reason = one_line(error)
         if time.monotonic() + delay > self._deadline:

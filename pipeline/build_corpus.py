@@ -41,9 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Imported late: --help and a misspelt config should not wait for Ray.
         from pipeline.build import build, dry_run
 
-        print(dry_run(config) if arguments.dry_run else build(config, num_cpus=arguments.cpus))  # noqa: T201
+        print(dry_run(config) if arguments.dry_run else build(config, num_cpus=arguments.cpus))
     except BertmillError as error:
-        print(f"build_corpus: {error}", file=sys.stderr)  # noqa: T201
+        print(f"build_corpus: {error}", file=sys.stderr)
         return 2
     return 0
 

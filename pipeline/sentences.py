@@ -156,13 +156,14 @@ def _window(paragraph: str) -> int:
 def _segment(lang: str, text: str) -> list[str]:
     """Pieces that join to ``text``: sentencex's, or by full stops where it panics."""
     try:
-        return sentencex.segment(lang, text)  # type: ignore[no-any-return]
+        pieces: list[str] = sentencex.segment(lang, text)
     except BaseException as error:
         # A panic of Rust derives from BaseException, and its class cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
         logger.warning("sentencex panics (%s) at %r: cut at full stops instead", error, text[:200])
         return [piece for piece in _FULL_STOP.split(text) if piece]
+    return pieces
 
 
 # --- mending -------------------------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from collections import Counter
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-Tally = TypeVar("Tally")
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Tally = TypeVar("Tally", bound="DataclassInstance")
 
 
 def add_fields(total: Tally, more: Tally) -> None:
@@ -13,7 +16,7 @@ def add_fields(total: Tally, more: Tally) -> None:
     Numbers are summed, lists element by element, dictionaries of numbers by key; what has an ``add`` of its
     own is asked to.
     """
-    for item in fields(total):  # type: ignore[arg-type]
+    for item in fields(total):
         mine, theirs = getattr(total, item.name), getattr(more, item.name)
         if hasattr(mine, "add"):
             mine.add(theirs)

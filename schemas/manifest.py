@@ -133,7 +133,7 @@ def _is_sound_shard(entry: Any) -> bool:
 _SHARD_FIELDS = set(SHARD_ENTRY["properties"])
 _PATH_PATTERN, _SHA256_PATTERN = re.compile(_PATH["pattern"]), re.compile(_SHA256["pattern"])
 _STANDARD_ITEMS = jsonschema.Draft202012Validator.VALIDATORS["items"]
-_Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]
+_Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # of jsonschema
     jsonschema.Draft202012Validator, {"items": _items}
 )
 

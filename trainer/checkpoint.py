@@ -303,7 +303,7 @@ class CheckpointStore:
             raise
         except Exception as error:  # whatever a disk, a library or a store may raise
             problem = " ".join(f"{type(error).__name__}: {error}".split())
-            log.error("%s: save failed: %s", uri, problem)  # noqa: TRY400
+            log.error("%s: save failed: %s", uri, problem)  # noqa: TRY400 - counted, no trace
             self._clear_partial(uri)
         else:
             log.info("%s: committed, %d bytes in %.1f s", uri, size, time.monotonic() - started)

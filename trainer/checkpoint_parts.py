@@ -202,7 +202,7 @@ class PartWriter:
             said: dict[str, Any] = {"sha256": entry.sha256, "size": entry.size}
         except Exception as error:  # whatever a disk, a library or a store may raise
             said = {"error": " ".join(f"{type(error).__name__}: {error}".split())}
-            log.error("%s: part of rank %d not saved: %s", uri, self._rank, said["error"])  # noqa: TRY400
+            log.error("%s: part of rank %d not saved: %s", uri, self._rank, said["error"])  # noqa: TRY400 - rank 0 tells
         try:
             storage.put_bytes(note, json.dumps(said, sort_keys=True).encode())
         except (StorageError, OSError) as error:

@@ -136,7 +136,7 @@ class _Products:
     def _seconds(
         self, plan: _Plan, algorithm: ctypes.Array[ctypes.c_uint64], a: Tensor, b: Tensor, out: Tensor
     ) -> float:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
         self._multiply(plan, algorithm, a, b, out)
         begin.record()
         for _ in range(_REPEATS):

@@ -159,7 +159,7 @@ class _Trainer:
             with self._autocast():
                 output = self.model(pack_encoded(inputs).to(self.device))
             loss = self.task.loss(output, inputs)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()  # type: ignore[no-untyped-call]  # torch's
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), config.clip_norm)
             self.optimizer.step()
             losses.append(loss.detach())

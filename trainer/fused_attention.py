@@ -24,7 +24,7 @@ _LOG2_E = 1.4426950408889634
 
 
 @triton.jit
-def _head(pointer, first, place, valid, stride, offset, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _head(pointer, first, place, valid, stride, offset, SIZE: tl.constexpr):
     """[rows, SIZE] of the columns from ``offset`` on, of the rows ``place`` of a sequence."""
     # Only the start of the sequence needs 64 bits.
     start = pointer + tl.cast(first, tl.int64) * stride + offset
@@ -32,7 +32,7 @@ def _head(pointer, first, place, valid, stride, offset, SIZE: tl.constexpr):  # 
 
 
 @triton.jit
-def _put(pointer, value, first, place, valid, stride, offset, SIZE: tl.constexpr):  # type: ignore[no-untyped-def]
+def _put(pointer, value, first, place, valid, stride, offset, SIZE: tl.constexpr):
     """Stores what ``_head`` would load."""
     start = pointer + tl.cast(first, tl.int64) * stride + offset
     at = start + place * stride + tl.arange(0, SIZE)[None, :]
@@ -40,7 +40,7 @@ def _put(pointer, value, first, place, valid, stride, offset, SIZE: tl.constexpr
 
 
 @triton.jit
-def _short(  # type: ignore[no-untyped-def]
+def _short(
     qkv_ptr, out_ptr, logsum_ptr, bounds_ptr, tokens, width, scale, SIZE: tl.constexpr, ROWS: tl.constexpr
 ):
     """One head of one sequence. ``scale`` has the factor log2(e) in it; ``logsum`` as of ``_long``."""
@@ -64,7 +64,7 @@ def _short(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _short_back(  # type: ignore[no-untyped-def]
+def _short_back(
     qkv_ptr, dout_ptr, logsum_ptr, dqkv_ptr, sums_ptr, bounds_ptr, tokens, width, scale, plain_scale,
     SIZE: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr,
 ):  # fmt: skip
@@ -108,7 +108,7 @@ def _short_back(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _long(  # type: ignore[no-untyped-def]
+def _long(
     qkv_ptr, out_ptr, logsum_ptr, bounds_ptr, tokens, width, scale,
     SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -142,9 +142,7 @@ def _long(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _delta(  # type: ignore[no-untyped-def]
-    out_ptr, dout_ptr, delta_ptr, tokens, width, SIZE: tl.constexpr, ROWS: tl.constexpr
-):
+def _delta(out_ptr, dout_ptr, delta_ptr, tokens, width, SIZE: tl.constexpr, ROWS: tl.constexpr):
     """The sum of out times dout over each head, fp32 [heads, tokens]."""
     row, head = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
     place, valid = row[:, None], row[:, None] < tokens
@@ -154,7 +152,7 @@ def _delta(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _long_back_keys(  # type: ignore[no-untyped-def]
+def _long_back_keys(
     qkv_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, bounds_ptr,
     tokens, width, scale, plain_scale, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -194,7 +192,7 @@ def _long_back_keys(  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _long_back_queries(  # type: ignore[no-untyped-def]
+def _long_back_queries(
     qkv_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, bounds_ptr,
     tokens, width, scale, plain_scale, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip

@@ -21,7 +21,7 @@ GELU_ROWS, GELU_COLUMNS, GELU_WARPS, GELU_PROGRAMS = 8, 512, 8, 4
 
 
 @triton.jit
-def _uniform(place, seed):  # type: ignore[no-untyped-def]
+def _uniform(place, seed):
     """uint32 of ``place`` and ``seed``: lowbias32 (C. Wellons, Hash Prospector) applied twice."""
     x = place.to(tl.uint32) + seed.to(tl.uint32)
     for _ in tl.static_range(2):
@@ -35,13 +35,13 @@ def _uniform(place, seed):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _kept(place, seed, cut, scale):  # type: ignore[no-untyped-def]
+def _kept(place, seed, cut, scale):
     """``scale`` where a value stays, 0 where it is dropped; ``cut`` is the probability times 2^32."""
     return tl.where(_uniform(place, seed) >= cut.to(tl.uint32), scale, 0.0)
 
 
 @triton.jit(do_not_specialize=["seed", "cut"])
-def _add_norm(  # type: ignore[no-untyped-def]
+def _add_norm(
     x_ptr, z_ptr, gain_ptr, bias_ptr, y_ptr, mean_ptr, scale_ptr, tokens, width, eps, seed, cut, keep_scale,
     DROPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -66,7 +66,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["seed", "cut"])
-def _add_norm_back(  # type: ignore[no-untyped-def]
+def _add_norm_back(
     dy_ptr, x_ptr, z_ptr, gain_ptr, mean_ptr, scale_ptr, dx_ptr, dz_ptr, sums_ptr,
     tokens, width, seed, cut, keep_scale,
     DROPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -170,7 +170,7 @@ def add_norm_backward(
 
 
 @triton.jit(do_not_specialize=["seed", "cut"])
-def _embed(  # type: ignore[no-untyped-def]
+def _embed(
     ids_ptr, positions_ptr, segments_ptr, word_ptr, position_ptr, segment_ptr, gain_ptr, bias_ptr, y_ptr,
     tokens, width, eps, seed, cut, keep_scale,
     SEGMENTS: tl.constexpr, DROPS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
@@ -201,7 +201,7 @@ def _embed(  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["seed", "cut"])
-def _embed_back(  # type: ignore[no-untyped-def]
+def _embed_back(
     dy_ptr, ids_ptr, segments_ptr, word_ptr, position_ptr, segment_ptr, gain_ptr, bounds_ptr,
     total_ptr, sums_ptr, sequences, width, eps, seed, cut, keep_scale,
     SEGMENTS: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr,
@@ -305,7 +305,7 @@ def embed_norm_backward(
 
 
 @triton.jit
-def _gelu_back(  # type: ignore[no-untyped-def]
+def _gelu_back(
     dy_ptr, before_ptr, sums_ptr, tokens, width,
     TANH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip

@@ -112,7 +112,7 @@ class _Embed(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         """bf16 [T, width]; ``weights``: gain, bias, tables of words, positions and segments."""
         gain, bias, word, position, segment = weights
-        assert gain is not None and bias is not None and word is not None and position is not None  # noqa: PT018, S101
+        assert gain is not None and bias is not None and word is not None and position is not None  # noqa: PT018, S101 - for mypy
         tables = kernels.Tables(ids, positions, segments, word, position, segment)
         ctx.shape, ctx.drop = shape, draw(shape.dropout)
         ctx.save_for_backward(*tables, gain, bounds)
@@ -147,7 +147,7 @@ def fused_layer(x: Tensor, bounds: Tensor, shape: Shape, layer: Any) -> Tensor:
         *(norms[0].weight, norms[0].bias, feed.up.weight, feed.up.bias, feed.down.weight, feed.down.bias),
         *(norms[1].weight, norms[1].bias),
     ]
-    y: Tensor = _Layer.apply(  # type: ignore[no-untyped-call]
+    y: Tensor = _Layer.apply(  # type: ignore[no-untyped-call]  # torch's
         x, bounds, shape, *weights
     )
     return y
@@ -161,7 +161,7 @@ def fused_embeddings(
     Its table of segments, if there is one, must have two rows; positions count from 0 in each sequence.
     """
     segment = None if embeddings.segment is None else embeddings.segment.weight
-    y: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]
+    y: Tensor = _Embed.apply(  # type: ignore[no-untyped-call]  # torch's
         ids, positions, segments, bounds, shape, embeddings.norm.weight, embeddings.norm.bias,
         embeddings.word.weight, embeddings.position.weight, segment,
     )  # fmt: skip

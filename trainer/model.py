@@ -131,10 +131,10 @@ class BertPretraining(nn.Module):
         rows, length = input_ids.shape
         positions = torch.arange(length, device=input_ids.device).expand(rows, length)
         layout = PaddedLayout.of_rows(attention_mask)
-        hidden = self.encoder(
+        hidden: Tensor = self.encoder(
             input_ids.reshape(-1), token_type_ids.reshape(-1), positions.reshape(-1), layout
         )
-        return hidden.view(rows, length, -1)  # type: ignore[no-any-return]
+        return hidden.view(rows, length, -1)
 
     def pooled(self, hidden: Tensor, batch: MicroBatch) -> Tensor:
         """Tanh of a dense layer on the first token of each sequence, [n, hidden].

@@ -101,7 +101,7 @@ def skip_step(optimizer: torch.optim.Optimizer, skip: Tensor | None) -> None:
 
     Works for every optimizer of this module; the attribute is the one that gradient scalers use.
     """
-    optimizer.found_inf = None if skip is None else skip.float().reshape(())  # type: ignore[attr-defined]
+    optimizer.found_inf = None if skip is None else skip.float().reshape(())  # type: ignore[attr-defined]  # torch's own name
 
 
 class _DeviceOptimizer(torch.optim.Optimizer):

@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         outcome = _launch(arguments.launcher, config)
     except BertmillError as error:
-        print(f"pretrain: {error}", file=sys.stderr)  # noqa: T201
+        print(f"pretrain: {error}", file=sys.stderr)
         return 2
     if outcome["rank"] == 0:
         show_outcome(outcome, _say)
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)  # noqa: T201
+    print(line, flush=True)
 
 
 def _absolute(config: TrainConfig) -> TrainConfig:

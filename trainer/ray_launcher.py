@@ -75,7 +75,7 @@ class Switchboard:
         return ray.remote(cls).options(num_cpus=0, scheduling_strategy=here).remote()
 
 
-class _StoppableBackend(_TorchBackend):  # type: ignore[misc]
+class _StoppableBackend(_TorchBackend):  # type: ignore[misc]  # Ray is read without types
     """Ray's torch backend, whose workers take SIGTERM for a wish to stop.
 
     Ray runs the training in a second thread and this in the main thread, where handlers are installed.
@@ -87,7 +87,7 @@ class _StoppableBackend(_TorchBackend):  # type: ignore[misc]
 
 
 @dataclass
-class WorkerTorchConfig(TorchConfig):  # type: ignore[misc]
+class WorkerTorchConfig(TorchConfig):  # type: ignore[misc]  # Ray is read without types
     """Process group of the workers, with signals."""
 
     @property

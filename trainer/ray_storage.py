@@ -31,7 +31,7 @@ def filesystem_of(uri: str) -> tuple[fs.FileSystem, str]:
     return fs.PyFileSystem(RunStorage(scheme)), path.rstrip("/")
 
 
-class RunStorage(fs.FileSystemHandler):  # type: ignore[misc]
+class RunStorage(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
     """Files of one scheme; folders are whatever has files below it, or has no file and could have had."""
 
     def __init__(self, scheme: str) -> None:

@@ -172,7 +172,7 @@ def _rule_files(user_file: str | None) -> Iterator[tuple[str, str]]:
 @lru_cache(maxsize=8)
 def _parse(origin: str, text: str) -> dict[str, Any]:
     try:
-        table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
+        table = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
     except yaml.YAMLError as error:
         raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from None
     if not isinstance(table, dict) or not set(table) <= {"families", "rules"}:
