@@ -1,3 +1,5 @@
+"""The console command: its help, its exit statuses, and mistakes as one line."""
+
 import json
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""``bertmill explain tokens``: the case files, and a vocabulary that is refused."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""Config files: overrides from the command line, and mistakes by file and field."""
+
 from pathlib import Path
 from typing import Annotated
 

@@ -1,3 +1,5 @@
+"""Where a relative path of a config lies, on this machine and in a submitted job."""
+
 from pathlib import Path
 
 import pytest

@@ -1,3 +1,5 @@
+"""Temporary folders: what killed processes leave goes, what living ones use stays."""
+
 import subprocess
 import sys
 from pathlib import Path

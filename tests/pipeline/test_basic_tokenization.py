@@ -1,3 +1,5 @@
+"""Words against BERT's own basic tokenizer, for every code point and for sentences."""
+
 import unicodedata
 from itertools import pairwise
 

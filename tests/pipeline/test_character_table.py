@@ -1,3 +1,5 @@
+"""The table of characters against the library that it is made of."""
+
 import numpy as np
 import pytest
 from tokenizers import pre_tokenizers

@@ -1,3 +1,5 @@
+"""Markers and parts: nothing counts before its commit, nothing of another config is found."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Units to documents: the balance, every reason to skip, the same rows for any cut."""
+
 import hashlib
 import json
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Unicode cleaning: what goes, what stays, and that a second pass changes nothing."""
+
 import unicodedata
 
 import pytest

@@ -1,3 +1,5 @@
+"""Redirects, disambiguations, lists and short pages in many languages."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

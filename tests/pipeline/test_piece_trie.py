@@ -1,3 +1,5 @@
+"""The trie of pieces against plain longest-match cutting."""
+
 import itertools
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Planning the bundled sample: units, their ids, notes, and what is refused."""
+
 import bz2
 import json
 import random

@@ -1,3 +1,5 @@
+"""Sentence ends in many languages, and that no text is lost between them."""
+
 import pytest
 import sentencex
 from hypothesis import given

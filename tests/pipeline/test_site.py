@@ -1,3 +1,5 @@
+"""Namespaces, prefixes and redirect words of wikis."""
+
 import pytest
 
 from pipeline.languages import is_redirect

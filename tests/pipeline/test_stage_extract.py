@@ -1,3 +1,5 @@
+"""Stage extract begun again: what is made anew and what stays."""
+
 from pathlib import Path
 
 import pytest

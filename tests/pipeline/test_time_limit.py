@@ -1,3 +1,5 @@
+"""The time limit really interrupts, in any thread, and leaves no trace."""
+
 import re
 import signal
 import threading

@@ -1,3 +1,5 @@
+"""Ids against BertTokenizerFast's on real and made-up text."""
+
 import random
 from itertools import pairwise
 

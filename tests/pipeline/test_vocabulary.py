@@ -1,3 +1,5 @@
+"""Word counts, smoothing and the files of a vocabulary."""
+
 import json
 from collections import Counter
 

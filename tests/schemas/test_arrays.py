@@ -1,3 +1,5 @@
+"""Sets of numbers against NumPy's own functions."""
+
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Micro-batches: their invariants, fixed shapes and copies."""
+
 import dataclasses
 
 import pytest

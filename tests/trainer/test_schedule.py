@@ -1,3 +1,5 @@
+"""Learning rates over the steps, against values worked out by hand."""
+
 import math
 from typing import get_args
 

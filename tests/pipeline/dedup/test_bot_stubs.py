@@ -1,3 +1,5 @@
+"""Skeletons of pages that a program wrote, and the cap on pages of one skeleton."""
+
 import hashlib
 import random
 from pathlib import Path

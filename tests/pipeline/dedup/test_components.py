@@ -1,3 +1,5 @@
+"""Connected components by union-find and by star rounds, against each other."""
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import example, given

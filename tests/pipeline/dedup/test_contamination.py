@@ -1,3 +1,5 @@
+"""Documents that share a run of words with an evaluation set, and those that just do not."""
+
 import numpy as np
 import pyarrow as pa
 import pytest

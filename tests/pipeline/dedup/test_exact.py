@@ -1,3 +1,5 @@
+"""Equal texts and pages that were read twice: which one stays."""
+
 import random
 
 import pyarrow as pa

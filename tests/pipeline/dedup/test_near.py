@@ -1,3 +1,5 @@
+"""Near duplicates: shingles, signatures, bands and verified pairs, against exact similarity."""
+
 import random
 from itertools import pairwise
 

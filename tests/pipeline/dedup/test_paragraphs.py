@@ -1,3 +1,5 @@
+"""Repeated paragraphs: counted once a document, and cut out."""
+
 from collections import Counter
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Hashes of runs of words against the same sums by hand."""
+
 import numpy as np
 import pyarrow as pa
 from hypothesis import example, given, settings

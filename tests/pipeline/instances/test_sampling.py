@@ -1,3 +1,5 @@
+"""Smoothing by language, copies of documents, and their spread over buckets."""
+
 import numpy as np
 import pytest
 from hypothesis import given

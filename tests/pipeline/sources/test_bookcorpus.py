@@ -1,3 +1,5 @@
+"""BookCorpus in its three forms, cut alike whatever the units."""
+
 import json
 from dataclasses import replace
 from itertools import pairwise

@@ -1,3 +1,5 @@
+"""Compressed files as bounded pieces: whole, in ranges, cut off and damaged."""
+
 import bz2
 import gzip
 import lzma

@@ -1,3 +1,5 @@
+"""JSON Lines and Parquet rows: the same for any units, and damage by its place."""
+
 import gzip
 import json
 from itertools import accumulate, pairwise

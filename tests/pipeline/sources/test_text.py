@@ -1,3 +1,5 @@
+"""Text files: lines owned once, documents by file and by blank line."""
+
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,3 +1,5 @@
+"""Real and made dumps: the same pages for any cut, and every truncation noticed."""
+
 import bz2
 import gzip
 import json

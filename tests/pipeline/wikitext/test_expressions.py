@@ -1,3 +1,5 @@
+"""``{{#expr:}}``: arithmetic as MediaWiki does it, and nothing else."""
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

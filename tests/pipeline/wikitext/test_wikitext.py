@@ -1,3 +1,5 @@
+"""Pages to the text that a reader sees: links, templates, holes, tables, damage."""
+
 from pathlib import Path
 
 import pytest
