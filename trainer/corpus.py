@@ -12,7 +12,8 @@ from schemas.errors import ConfigError, CorpusError
 from schemas.manifest import parse_manifest
 from schemas.shards import LABEL_CONVENTIONS
 from trainer.order import SampleOrder
-from trainer.rows import RowLimits, ShardPlace, open_shard
+from trainer.row_groups import RowLimits
+from trainer.rows import ShardPlace, open_shard
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import torch
 from schemas.shards import NO_LABEL
 from trainer.microbatch import NO_SAMPLE, MicroBatch
 from trainer.order import Places
-from trainer.rows import RowGroup, ShardRows
+from trainer.row_groups import RowGroup
+from trainer.rows import ShardRows
 
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]

@@ -18,7 +18,8 @@ from trainer.corpus import open_corpus
 from trainer.microbatch import NO_SAMPLE
 from trainer.packing import filler
 from trainer.plan import TrainingPlan
-from trainer.rows import ShardRows, SharedCache
+from trainer.rows import ShardRows
+from trainer.shared_cache import SharedCache
 
 LENGTHS = st.lists(st.integers(1, 128), max_size=60).map(lambda lengths: np.array(lengths, dtype=np.int64))
 WORLDS = st.integers(1, 5)

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -37,12 +38,14 @@ def save(tmp_path, sets, objective="nsp", **changes):
 
 
 def read_all(path):
+    """The row groups of the first pass."""
     corpus = open_corpus(str(path))
     passes = corpus.passes(32)
     rows = ShardRows(passes, corpus.limits(32))
-    for shard, place in enumerate(passes[0]):
-        for group in range(len(place.row_groups)):
-            rows.group(0, shard, group)
+    places = [
+        (shard, group) for shard, place in enumerate(passes[0]) for group in range(len(place.row_groups))
+    ]
+    return [rows.group(0, shard, group) for shard, group in places]
 
 
 def set_value(column, row, value):
@@ -101,9 +104,15 @@ def test_a_label_without_sentence_objective_is_refused(tmp_path):
         read_all(path)
 
 
-def test_good_rows_are_read(tmp_path):
-    for objective in ("nsp", "sop", "none"):
-        read_all(corpus_of(tmp_path / objective, objective=objective))
+@pytest.mark.parametrize("objective", ["nsp", "sop", "none"])
+def test_good_rows_are_read_as_they_were_written(tmp_path, objective):
+    found = read_all(corpus_of(tmp_path, objective=objective))
+    written = invented_rows(20, 32, 200, objective, 1)
+    assert [len(group.lengths) for group in found] == [8, 8, 4]
+    for name in ("input_ids", "masked_positions", "masked_ids"):
+        found_values = np.concatenate([vars(group)[name] for group in found])
+        assert found_values.tolist() == [value for row in written[name] for value in row]
+    assert np.concatenate([group.labels for group in found]).tolist() == written["next_sentence_label"]
 
 
 def shards_of(path):
@@ -172,10 +181,12 @@ def test_missing_and_wrong_columns_are_named(tmp_path):  # trainer-036
 
 def test_a_shard_written_without_arrow_metadata_reads_the_same(tmp_path):
     """Another writer keeps no dictionary type for lang: the rows are what counts."""
-    corpus_of(tmp_path)
+    before = read_all(corpus_of(tmp_path))
     table = pq.read_table(tmp_path / "train-32-0" / "shard-00000.parquet")
     place = table.schema.get_field_index("lang")
-    read_all(resave(tmp_path, table.set_column(place, "lang", table["lang"].cast(pa.string()))))
+    after = read_all(resave(tmp_path, table.set_column(place, "lang", table["lang"].cast(pa.string()))))
+    for one, other in zip(before, after, strict=True):
+        assert all(np.array_equal(vars(one)[name], vars(other)[name]) for name in vars(one))
 
 
 def test_nulls_are_named(tmp_path):
