@@ -74,6 +74,8 @@ def is_transient(error: BaseException) -> bool:
         | requests.ConnectionError
         | requests.Timeout
         | requests.exceptions.ChunkedEncodingError
+        | requests.exceptions.JSONDecodeError
+        | retries.HalfAnswerError
         | ConnectionError
         | TimeoutError,
     )
@@ -128,6 +130,8 @@ def read_range(uri: str, start: int, length: int, generation: int | None = None)
             )
         except past_the_end:
             return b""
+        if len(data) > length:
+            raise retries.HalfAnswerError(f"{length} bytes asked for, the answer has {len(data)}")
         return data
 
     return _call(uri, "read", get)
@@ -142,9 +146,15 @@ def list_files(uri: str) -> Iterator[FileInfo]:
     """Every object below the folder ``uri``."""
     bucket, name = split(uri)
     prefix = f"{name.rstrip('/')}/" if name else ""
-    blobs = _call(uri, "list", lambda: list(client().list_blobs(bucket, prefix=prefix, **_ONCE)))
-    for blob in blobs:
-        if not blob.name.endswith("/"):
+
+    def blobs() -> list[Any]:
+        try:
+            return list(client().list_blobs(bucket, prefix=prefix, **_ONCE))
+        except AttributeError as error:  # the library takes an empty body for a page
+            raise retries.HalfAnswerError("the answer is not a list") from error
+
+    for blob in _call(uri, "list", blobs):
+        if blob.name.startswith(prefix) and not blob.name.endswith("/"):
             yield FileInfo(f"gs://{bucket}/{blob.name}", int(blob.size), blob.updated.timestamp())
 
 

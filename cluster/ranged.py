@@ -1,12 +1,31 @@
 """File objects over storage that is read by range: one seekable, one forward and resuming."""
 
 import io
+import re
 from collections.abc import Callable
 from typing import IO, Any
 
 from cluster import retries
 
 BUFFER_BYTES = 1 << 20
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+def check_range(content_range: str | None, start: int, length: int | None, got: int, what: str) -> None:
+    """Raises HalfAnswerError unless an answer is ``length`` bytes from ``start``, fewer at the end alone.
+
+    ``content_range`` is the header of the answer; a server that knows no ranges has none and sends the
+    whole file. ``length`` is None for everything from ``start`` on, whose end the reader finds.
+    """
+    match = _CONTENT_RANGE.match(content_range or "")
+    begin = int(match[1]) if match else 0
+    if begin != start:
+        raise retries.HalfAnswerError(f"{what}: bytes from {start} asked for, the answer begins at {begin}")
+    if length is None or not match:
+        return
+    end = start + length if match[2] == "*" else min(start + length, int(match[2]))
+    if got != max(0, end - start):
+        raise retries.HalfAnswerError(f"{what}: {end - start} bytes asked for, the answer has {got}")
 
 
 class RangedFile(io.RawIOBase):

@@ -20,6 +20,13 @@ LONGEST_DELAY_SECONDS = 10.0
 Result = TypeVar("Result")
 
 
+class HalfAnswerError(Exception):
+    """An answer that says "fine" and is not what was asked for, as gateways and proxies give in trouble.
+
+    Every kind of storage counts it as a fault that may pass.
+    """
+
+
 def call(action: Callable[[], Result], *, transient: Callable[[BaseException], bool], what: str) -> Result:
     """The result of ``action``, repeated while ``transient`` says that its error may pass.
 

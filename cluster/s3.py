@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 import boto3.session
-from boto3.exceptions import S3UploadFailedError
+from boto3.exceptions import RetriesExceededError, S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as botocore_errors
 from botocore.config import Config
+from botocore.parsers import ResponseParserError
 from urllib3.exceptions import HTTPError
 
 from cluster import ranged, retries
@@ -39,6 +40,7 @@ _REFUSED = (
 _DENIED = "access denied for the key in AWS_ACCESS_KEY_ID"
 _ELSEWHERE = "the bucket is in another region; check AWS_REGION"
 _CHANGED = "the object changed while it was read"
+_CIRCLE = "one redirect leads to the next; check AWS_ENDPOINT_URL_S3 and AWS_REGION"
 _MEANING = {
     "NoSuchBucket": "the bucket {bucket!r} does not exist",
     "InvalidAccessKeyId": _REFUSED,
@@ -111,6 +113,9 @@ def is_transient(error: BaseException) -> bool:
         | botocore_errors.ConnectionError  # no subclass of the one above
         | botocore_errors.IncompleteReadError
         | botocore_errors.FlexibleChecksumError
+        | RetriesExceededError  # a download in parts whose own five attempts are over
+        | ResponseParserError
+        | retries.HalfAnswerError
         | HTTPError
         | http.client.HTTPException
         | ConnectionError
@@ -127,6 +132,8 @@ def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
         return retries.call(action, transient=is_transient, what=f"{uri}: {operation}")
     except (botocore_errors.BotoCoreError, botocore_errors.ClientError, S3UploadFailedError) as error:
         raise _explained(error, uri, operation) from error
+    except RecursionError as error:  # botocore follows redirects by calling itself
+        raise StorageError(f"{uri}: {operation}: {_CIRCLE}") from error
 
 
 def _explained(error: BaseException, uri: str, operation: str) -> Exception:
@@ -164,7 +171,6 @@ def read_range(uri: str, start: int, length: int, etag: str | None = None) -> by
         return b""
     bucket, key = split(uri)
     wanted = {"IfMatch": etag} if etag else {}
-
     wanted["Range"] = f"bytes={start}-{start + length - 1}"
 
     def get() -> bytes:
@@ -175,7 +181,8 @@ def read_range(uri: str, start: int, length: int, etag: str | None = None) -> by
                 return b""
             raise
         data: bytes = answer["Body"].read()
-        return data
+        ranged.check_range(answer.get("ContentRange"), start, length, len(data), uri)
+        return data[:length]
 
     return _call(uri, "read", get)
 
@@ -195,15 +202,26 @@ def list_files(uri: str) -> Iterator[FileInfo]:
     """Every object below the folder ``uri``, page by page."""
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else ""
-    page: dict[str, Any] = {"IsTruncated": True}
     request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
-    while page["IsTruncated"]:
-        page = _call(uri, "list", partial(client().list_objects_v2, **request))
-        request["ContinuationToken"] = page.get("NextContinuationToken")
+    more = True
+    while more:
+        page = _call(uri, "list", partial(_page, client().list_objects_v2, request, "ContinuationToken"))
+        more, request["ContinuationToken"] = page["IsTruncated"], page.get("NextContinuationToken")
         for entry in page.get("Contents", []):
-            if not entry["Key"].endswith("/"):
+            if entry["Key"].startswith(prefix) and not entry["Key"].endswith("/"):
                 name = f"s3://{bucket}/{entry['Key']}"
                 yield FileInfo(name, entry["Size"], entry["LastModified"].timestamp())
+
+
+def _page(ask: Callable[..., dict[str, Any]], request: dict[str, Any], token: str) -> dict[str, Any]:
+    """One page of a list. Raises HalfAnswerError for what is no page: it must not pass for an empty one."""
+    page = ask(**request)
+    if "IsTruncated" not in page:
+        raise retries.HalfAnswerError("the answer is not a list")
+    following = page.get(f"Next{token}")
+    if page["IsTruncated"] and (not following or following == request.get(token)):
+        raise retries.HalfAnswerError("the list says that it goes on, and not where")
+    return page
 
 
 def put_bytes(uri: str, data: bytes) -> None:
@@ -285,43 +303,62 @@ def abort_uploads(uri: str, older_than: float) -> int:
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else ""
     ended = 0
-    page: dict[str, Any] = {"IsTruncated": True}
     request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
-    while page.get("IsTruncated"):
+    more = True
+    while more:
         page = _call(uri, "list uploads", partial(client().list_multipart_uploads, **request))
-        request["KeyMarker"] = page.get("NextKeyMarker")
-        request["UploadIdMarker"] = page.get("NextUploadIdMarker")
+        markers = {name: page.get(f"Next{name}") or "" for name in ("KeyMarker", "UploadIdMarker")}
+        moved = any(markers.values()) and not markers.items() <= request.items()
+        more = moved and bool(page.get("IsTruncated"))
+        request |= markers
         for upload in page.get("Uploads", []):
             if upload["Key"].startswith(prefix) and upload["Initiated"].timestamp() < older_than:
                 name = {"Bucket": bucket, "Key": upload["Key"], "UploadId": upload["UploadId"]}
-                _call(uri, "abort upload", partial(client().abort_multipart_upload, **name))
-                ended += 1
+                ended += _call(uri, "abort upload", partial(_abort, name))
     return ended
+
+
+def _abort(name: dict[str, str]) -> bool:
+    """Ends an upload; False if it has ended by itself since it was listed."""
+    try:
+        client().abort_multipart_upload(**name)
+    except botocore_errors.ClientError as error:
+        if _code(error) != "NoSuchUpload":
+            raise
+        return False
+    return True
 
 
 def open_raw(uri: str) -> ranged.RangedFile:
     """An unbuffered seekable file over one version of the object; a change in between is an error."""
+    total, etag = _version(uri)
+    return ranged.RangedFile(lambda start, length: read_range(uri, start, length, etag), total, uri)
+
+
+def _version(uri: str) -> tuple[int, str]:
+    """Size and ETag. Raises StorageError for a store that has no ETags."""
     head = _head(uri)
-    etag = head["ETag"]
-    return ranged.RangedFile(
-        lambda start, length: read_range(uri, start, length, etag), int(head["ContentLength"]), uri
-    )
+    if not head.get("ETag"):
+        raise StorageError(f"{uri}: read: the store gives no ETag, so that a change would not be seen")
+    return int(head["ContentLength"]), head["ETag"]
 
 
 def open_stream(uri: str) -> ranged.ResumingStream:
     """A forward stream over one version of the object that survives broken connections."""
     bucket, key = split(uri)
-    head = _head(uri)
-    total, etag = int(head["ContentLength"]), head["ETag"]
+    total, etag = _version(uri)
 
     def open_at(position: int) -> IO[bytes]:
         if position >= total:
             return cast("IO[bytes]", _Empty())
         wanted = {"Range": f"bytes={position}-"} if position else {}
-        answer = _call(
-            uri, "read", lambda: client().get_object(Bucket=bucket, Key=key, IfMatch=etag, **wanted)
-        )
-        return cast("IO[bytes]", answer["Body"])
+
+        def get() -> Any:
+            answer = client().get_object(Bucket=bucket, Key=key, IfMatch=etag, **wanted)
+            ranged.check_range(answer.get("ContentRange"), position, None, 0, uri)
+            return answer["Body"]
+
+        return cast("IO[bytes]", _call(uri, "read", get))
 
     return ranged.ResumingStream(open_at, is_transient, uri)
 

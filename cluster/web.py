@@ -32,6 +32,7 @@ def is_transient(error: BaseException) -> bool:
         | requests.Timeout
         | requests.exceptions.ChunkedEncodingError
         | urllib3.exceptions.HTTPError
+        | retries.HalfAnswerError
         | ConnectionError
         | TimeoutError,
     )
@@ -117,7 +118,9 @@ def read_range(uri: str, start: int, length: int, version: dict[str, str] | None
         with answer:
             if answer.status_code != 206 and start:
                 raise StorageError(f"{uri}: read: the server does not answer range requests")
-            return cast("bytes", _read(answer, length))
+            data = cast("bytes", _read(answer, length))
+            ranged.check_range(answer.headers.get("Content-Range"), start, length, len(data), uri)
+            return data
 
     with _errors(uri, "read"):
         return retries.call(read, transient=is_transient, what=f"{uri}: read")
@@ -145,6 +148,7 @@ def open_stream(uri: str) -> ranged.ResumingStream:
             if position and answer.status_code != 206:
                 answer.close()
                 raise StorageError(f"{uri}: read: the server cannot resume at byte {position}")
+            ranged.check_range(answer.headers.get("Content-Range"), position, None, 0, uri)
             return answer
 
         with _errors(uri, "read"):

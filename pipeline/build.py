@@ -29,7 +29,7 @@ from pipeline.units import Unit
 from pipeline.vocabulary import load_vocabulary
 from pipeline.word_lists import read_word_list
 from schemas.documents import DOCUMENTS_VERSION
-from schemas.errors import ConfigError, CorpusError
+from schemas.errors import ConfigError, CorpusError, StorageError
 from schemas.manifest import MANIFEST_NAME, MANIFEST_VERSION
 from schemas.shards import SHARDS_VERSION
 from schemas.versions import CODE_VERSION
@@ -76,7 +76,11 @@ def _check_side_files(config: BuildConfig) -> None:
 
 
 def _end_abandoned_uploads(output: str) -> None:
-    ended = storage.abort_uploads(output, time.time() - _ABANDONED_SECONDS)
+    try:
+        ended = storage.abort_uploads(output, time.time() - _ABANDONED_SECONDS)
+    except StorageError as error:  # no reason not to build: a key may write and not list these
+        LOG.warning("build: files that killed processes had begun to write stay for now: %s", error)
+        return
     if ended:
         LOG.info("build: %s: removed %d files that killed processes had begun to write", output, ended)
 

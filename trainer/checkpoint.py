@@ -214,10 +214,18 @@ class CheckpointStore:
     def claim(self) -> int:
         """Takes the run over from every earlier attempt; returns this attempt's number."""
         self._claim = attempts.claim(self.run_uri, self._name)
-        ended = storage.abort_uploads(self._root, time.time() - _STALE_UPLOAD_SECONDS)
+        self._end_stale_uploads()
+        return self._claim.number
+
+    def _end_stale_uploads(self) -> None:
+        """In the whole run: claims and logs are left half written as well. No reason not to train."""
+        try:
+            ended = storage.abort_uploads(self.run_uri, time.time() - _STALE_UPLOAD_SECONDS)
+        except StorageError as error:
+            log.warning("%s: uploads that killed processes had begun stay for now: %s", self.run_uri, error)
+            return
         if ended:
             log.warning("%s: ended %d uploads that killed processes had begun", self.run_uri, ended)
-        return self._claim.number
 
     @property
     def folder_suffix(self) -> str:

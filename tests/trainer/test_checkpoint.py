@@ -1,5 +1,6 @@
 """Checkpoints: the protocol, its refusals and what it finds again, on a local disk and on a real S3."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cluster import storage
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, StorageError
 from tests.s3_server import READER_KEY, READER_SECRET
 from tests.trainer.states import (
     TinyTraining,
@@ -300,3 +301,24 @@ def test_secrets_are_in_no_file_and_no_log(s3_folder: str, caplog: pytest.LogCap
     for secret in ("testsecret", READER_SECRET):
         assert secret.encode() not in written
         assert secret not in caplog.text
+
+
+def test_uploads_that_may_not_be_listed_are_no_reason_not_to_train(
+    run: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(uri: str, older_than: float) -> int:
+        raise StorageError(f"{uri}: list uploads: access denied, older than {older_than}")
+
+    monkeypatch.setattr(storage, "abort_uploads", refused)
+    save_steps(run, [2])
+    assert saved_steps(run) == [2]
+    assert "list uploads: access denied" in caplog.text
+
+
+def test_what_a_killed_process_left_of_a_claim_is_removed(local_run: str) -> None:
+    save_steps(local_run, [2])
+    left = Path(local_run) / "attempts" / ".part-000002.json-abc"
+    left.write_bytes(b"{")
+    os.utime(left, (1, 1))
+    save_steps(local_run, [4])
+    assert not left.exists()
