@@ -27,7 +27,8 @@ _PROGRAMS = {
 }
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
+    """The parser of all commands but those in _PROGRAMS, which parse for themselves."""
     parser = argparse.ArgumentParser(
         prog="bertmill",
         description="From raw multilingual Wikipedia dumps and BookCorpus to a trained BERT.",
@@ -55,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if words and words[0] in _PROGRAMS:
             return _run_program(words[0], words[1:])
-        arguments = _parser().parse_args(words)
+        arguments = argument_parser().parse_args(words)
         return int(arguments.execute(arguments))
     except BertmillError as error:
         print(f"bertmill: {error}", file=sys.stderr)

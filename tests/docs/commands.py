@@ -9,7 +9,7 @@ from pathlib import Path
 from click import Command, Group, UsageError
 from pydantic import BaseModel
 
-from bertmill.cli import _parser
+from bertmill.cli import argument_parser
 from cluster.config_file import load_config
 from pipeline import build_corpus
 from pipeline.config import BuildConfig
@@ -87,7 +87,7 @@ def _torchrun(words: list[str]) -> None:
 
 
 def _bertmill(words: list[str]) -> None:
-    arguments = _parser().parse_args(words)
+    arguments = argument_parser().parse_args(words)
     if getattr(arguments, "action", "") in ("build", "pretrain"):
         from bertmill.submit import check as check_submission
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from pipeline.config import BuildConfig, Source
@@ -21,7 +20,10 @@ from tests.pipeline.small_corpus import SmallCorpus, build_small_corpus, set_ent
 from tests.reference_instances import golden_vocabulary
 from trainer.corpus import open_corpus
 from trainer.dynamic_masks import dynamic_masks
+from trainer.packing import RowTable, gather_rows
+from trainer.rows import ShardRows
 
+Row = dict[str, list[int]]
 WORDS = ["北京", "大学", "大学生", "学生们"]
 
 
@@ -90,13 +92,37 @@ def parted_words(ids: list[int], positions: set[int]) -> int:
     )
 
 
+def rows_masked_twice(corpus: SmallCorpus) -> tuple[list[Row], list[Row]]:
+    """All rows with the masks of the shards, and with fresh ones."""
+    opened = open_corpus(str(corpus.manifest_path))
+    order = opened.order(64, seed=1)
+    places = order.locate(np.arange(order.cycle_rows))
+    table = gather_rows(places, slice(None), ShardRows(opened.passes(64), opened.limits(64)))
+    return unpacked(table), unpacked(dynamic_masks(opened, 64, seed=1).apply(table))
+
+
+def unpacked(table: RowTable) -> list[Row]:
+    """The rows one by one."""
+    return [
+        {
+            "input_ids": table.input_ids[start : start + length].tolist(),
+            "masked_positions": table.masked_positions[first : first + count].tolist(),
+            "masked_ids": table.masked_ids[first : first + count].tolist(),
+        }
+        for start, length, first, count in zip(
+            table.starts, table.lengths, table.masked_starts, table.masked_sizes, strict=True
+        )
+    ]
+
+
 def test_static_and_dynamic_masks_keep_listed_words_together(corpus: SmallCorpus) -> None:
     assert list(verify_corpus(str(corpus.folder)).problems) == []
     rules = CorpusFiles.open(str(corpus.folder)).row_rules(corpus.manifest["sets"][0])
     assert rules.segmenter is not None
-    masks = dynamic_masks(open_corpus(str(corpus.manifest_path)), 64, seed=1)
-    assert masks._segmenter is not None
-    for row in pq.read_table(corpus.shard(0)).to_pylist():
+    static, dynamic = rows_masked_twice(corpus)
+    chosen = [set(row["masked_positions"]) for row in static]
+    assert chosen != [set(row["masked_positions"]) for row in dynamic]
+    for row in (*static, *dynamic):
         ids = list(row["input_ids"])
         for position, label in zip(row["masked_positions"], row["masked_ids"], strict=True):
             ids[position] = label
