@@ -44,7 +44,9 @@ class CorpusSize:
 
     @staticmethod
     def of(config: BuildConfig, compressed_bytes: float, rates: Rates) -> "CorpusSize":
-        """From the bytes of the sources, by the measured ratios."""
+        """From the bytes of the sources, by the measured ratios. Raises ConfigError for no size."""
+        if not 0 <= compressed_bytes < math.inf:
+            raise ConfigError(f"--input-gb: {compressed_bytes / 1e9:g} is no size")
         ratio, settings = rates["corpus"], config.instances
         compressed_mb = compressed_bytes / 1e6
         text_mb = compressed_mb * ratio["text_mb_per_compressed_mb"]
@@ -185,6 +187,8 @@ def forecast_training(
     """Every phase on ``gpus`` devices. Raises ConfigError for a phase whose steps are not given."""
     if gpus < 1 or gpus_per_node < 1:
         raise ConfigError("--gpus and --gpus-per-node: at least 1")
+    if vocab_size < 1:
+        raise ConfigError("--vocab-size: at least 1")
     return [
         _phase(config, phase, vocab_size, gpus=gpus, gpus_per_node=gpus_per_node, rates=rates)
         for phase in config.phases
@@ -243,11 +247,14 @@ def reduce_seconds(parameter_count: float, gpus: int, gpus_per_node: int, traini
     return float(2 * (gpus - 1) / gpus * parameter_count * 4 / (speed * 1e9))
 
 
-def parameters(model: ModelConfig) -> float:
-    """Weights of the encoder and its embeddings, biases and norms left out (below one in a hundred)."""
-    layer = 4 * model.hidden_size**2 + 2 * model.hidden_size * model.intermediate_size
-    embeddings = (model.vocab_size + model.max_positions) * model.hidden_size
-    return float(model.layers * layer + embeddings + model.hidden_size**2 * 2)
+def parameters(model: ModelConfig) -> int:
+    """Weights of the network, counted without giving them memory: shared ones once."""
+    import torch
+
+    from trainer.model import BertPretraining
+
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in BertPretraining(model).parameters())
 
 
 def row_flops(model: ModelConfig, length: int, masked_share: float = 0.15) -> float:

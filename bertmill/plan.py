@@ -50,10 +50,12 @@ def run(arguments: argparse.Namespace) -> int:
             load_config(TrainConfig, arguments.config),
             arguments.vocab_size, arguments.gpus, arguments.gpus_per_node,
         )  # fmt: skip
-    else:
+    elif "sources" in fields:
         config = load_config(BuildConfig, arguments.config)
         size = arguments.input_gb * 1e9 if arguments.input_gb is not None else sources_bytes(config)
         text = build_text(config, size, arguments.cores, arguments.cores_per_node)
+    else:
+        raise ConfigError(f"{arguments.config}: neither a build (sources) nor a training run (phases)")
     print(text)
     return 0
 

@@ -88,8 +88,11 @@ def test_work_grows_with_the_corpus_and_memory_does_not() -> None:
 
 def test_weights_and_arithmetic_of_bert_base() -> None:
     model = ModelConfig(size="base", vocab_size=30_522)
-    # 110 M in the paper (Devlin et al. 2019), rounded; ours leaves out biases and norms.
+    # 110 M in the paper (Devlin et al. 2019), rounded.
     assert parameters(model) == pytest.approx(110e6, rel=0.015)
+    # ALBERT-base has 12 M, its twelve layers being one (Lan et al. 2020, table 1).
+    albert = ModelConfig(style="albert", size="base", embedding_size=128, vocab_size=30_000)
+    assert parameters(albert) == pytest.approx(12e6, rel=0.03)
     encoder_alone = 6 * 128 * 12 * (4 * 768**2 + 2 * 768 * 3072)
     assert 1.05 < row_flops(model, 128) / encoder_alone < 1.2
     assert parameters(ModelConfig(size="large", vocab_size=30_522)) == pytest.approx(336e6, rel=0.015)
@@ -121,6 +124,27 @@ def test_more_gpus_are_faster_but_never_more_than_their_number() -> None:
 def test_impossible_runs_are_refused(config: TrainConfig, gpus: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         forecast_training(config, 119_547, gpus, 8, RATES)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["configs/demo.yaml", "--input-gb", "-5"], "--input-gb: -5 is no size"),
+        (["configs/demo.yaml", "--input-gb", "nan"], "--input-gb: nan is no size"),
+        (["configs/demo.yaml", "--input-gb", "inf"], "--input-gb: inf is no size"),
+        (["configs/demo.yaml", "--cores", "-1"], "--cores and --cores-per-node: at least 1"),
+        (["configs/demo.yaml", "--cores-per-node", "0"], "--cores and --cores-per-node: at least 1"),
+        (["configs/demo-train.yaml", "--gpus-per-node", "0"], "--gpus and --gpus-per-node: at least 1"),
+        (["configs/demo-train.yaml", "--vocab-size", "0"], "--vocab-size: at least 1"),
+        (["configs/demo-train.yaml", "--vocab-size", "-5"], "--vocab-size: at least 1"),
+        (["configs/finetune/mrpc.yaml"], "mrpc.yaml: neither a build (sources) nor a training run (phases)"),
+    ],
+)
+def test_impossible_numbers_and_other_configs_are_refused(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", str(ROOT / words[0]), *words[1:]]) == 2
+    assert capsys.readouterr().err.strip().endswith(message)
 
 
 def test_command_on_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,11 @@
 
 import fnmatch
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from infra.requirements import requirements
 from tests.infra.tools import ROOT, run_tool
@@ -85,3 +87,54 @@ def test_libraries_are_pinned() -> None:
     assert names - pinned <= {"setuptools"}
     assert "torch" in pinned
     assert Path(DOCKERFILE).read_text().count("-c constraints.txt") == 1
+
+
+def _root_shell() -> str:
+    """The commands that prepare the second stage."""
+    (found,) = [words for name, words in _instructions(DOCKERFILE.read_text()) if "useradd" in words]
+    return found
+
+
+def test_the_image_has_what_rays_launcher_runs_in_it() -> None:
+    """`ray up` copies with rsync through `docker exec`; the head reaches its workers with ssh and rsync."""
+    import inspect
+
+    from ray.autoscaler._private import command_runner
+
+    text = inspect.getsource(command_runner)
+    assert "rsync -e '{} exec -i'" in text
+    assert '["ssh", "-tt"]' in text
+    installed = re.search(r"apt-get install -y --no-install-recommends ([\w .+-]+?) &&", _root_shell())
+    assert installed
+    assert {"rsync", "openssh-client"} <= set(installed[1].split())
+
+
+def test_the_token_is_mounted_where_ray_looks_for_it() -> None:
+    """Ray's launcher takes the home folder from the image's variables, and root's when there is none."""
+    from ray.autoscaler._private.docker import docker_start_cmds
+
+    variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(
+        words for name, words in _instructions(DOCKERFILE.read_text()) if name == "ENV"
+    )))  # fmt: skip
+    user = re.search(r"useradd --uid 1000 .*--create-home (\w+)", _root_shell())
+    assert user
+    assert variables["HOME"] == f"/home/{user[1]}"
+    mounts = yaml.safe_load((ROOT / "cluster/aws.yaml").read_text())["file_mounts"]
+    command = docker_start_cmds("ubuntu", "image", mounts, "bertmill", [], "x", variables["HOME"], "docker")
+    assert f":/home/{user[1]}/.ray/auth_token" in command
+    # Docker would make a missing folder as root.
+    assert f"install -d -o {user[1]} -g {user[1]} -m 700 /home/{user[1]}/.ray" in _root_shell()
+
+
+def test_a_login_shell_finds_the_programs(tmp_path: Path) -> None:
+    """Ray's launcher runs its commands in login shells, and Debian's /etc/profile sets PATH anew."""
+    from ray.autoscaler._private.command_runner import _with_interactive
+
+    assert "--login" in _with_interactive("ray start")
+    (tmp_path / "profile.d").mkdir()
+    line = re.search(r"(echo .*) > /etc/profile\.d/(\w+\.sh)", _root_shell())
+    assert line
+    written = subprocess.run(["sh", "-c", line[1]], capture_output=True, text=True, check=True).stdout
+    shell = f"PATH=/usr/bin:/bin; {written.strip()}; echo $PATH"
+    found = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout
+    assert found.strip() == "/opt/venv/bin:/usr/bin:/bin"

@@ -1,6 +1,8 @@
 """Every overlay renders with the real kustomize and fits KubeRay's own CRDs; mistakes are caught."""
 
 import copy
+import inspect
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -194,6 +196,64 @@ def test_pods_find_their_spill_and_config_folders(rendered: dict[str, list[dict[
             (box,) = group["template"]["spec"]["containers"]
             spill = group["rayStartParams"]["object-spilling-directory"]
             assert spill in [mount["mountPath"] for mount in box["volumeMounts"]]
+
+
+def test_workers_drain_for_as_long_as_they_may_live(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    """Ray would kill everything 30 seconds after SIGTERM, whatever Kubernetes allows."""
+    from ray._private import node, ray_constants
+
+    name = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+    assert getattr(ray_constants, name) == 30
+    assert f"ray_constants.{name}" in inspect.getsource(node)
+    for resources in rendered.values():
+        for group in _cluster(resources)["workerGroupSpecs"]:
+            pod = group["template"]["spec"]
+            (box,) = pod["containers"]
+            drain = {variable["name"]: variable["value"] for variable in box["env"]}[name]
+            assert 90 <= int(drain) < pod["terminationGracePeriodSeconds"]
+
+
+def test_shared_memory_holds_the_object_store(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    """Ray takes a share of the container's memory for it, and /tmp instead when /dev/shm is smaller."""
+    from ray._private import ray_constants
+
+    for resources in rendered.values():
+        cluster = _cluster(resources)
+        for group in [cluster["headGroupSpec"], *cluster["workerGroupSpecs"]]:
+            pod = group["template"]["spec"]
+            (volume,) = [one for one in pod["volumes"] if one.get("emptyDir", {}).get("medium") == "Memory"]
+            shared = _bytes(volume["emptyDir"]["sizeLimit"])
+            memory = _bytes(pod["containers"][0]["resources"]["limits"]["memory"])
+            share = ray_constants.DEFAULT_OBJECT_STORE_MEMORY_PROPORTION * memory
+            most = max(ray_constants.REQUIRE_SHM_SIZE_THRESHOLD, 0.95 * shared)
+            assert min(share, most, ray_constants.DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES) <= shared
+            # What lies there counts as the container's memory.
+            assert shared <= memory / 2
+
+
+def _bytes(text: str) -> float:
+    assert text.endswith("Gi")
+    return float(text.removesuffix("Gi")) * 2**30
+
+
+# Since which operator the API server knows a field; older ones refuse it.
+SINCE = {"authOptions": (1, 5, 1), "preRunningDeadlineSeconds": (1, 6, 0), "submitterConfig": (1, 2, 0)}
+
+
+def test_the_guide_and_terraform_name_an_operator_that_knows_our_fields(
+    rendered: dict[str, list[dict[str, Any]]],
+) -> None:
+    text = yaml.safe_dump_all(resource for resources in rendered.values() for resource in resources)
+    needed = max(version for field, version in SINCE.items() if f"{field}:" in text)
+    guide = re.search(
+        r"KubeRay (\d+)\.(\d+)\.(\d+) or newer", (ROOT / "docs/guides/kubernetes.md").read_text()
+    )
+    variables = (ROOT / "infra/terraform/aws/variables.tf").read_text()
+    pinned = re.search(r'variable "kuberay_version".*?default += "(\d+)\.(\d+)\.(\d+)"', variables, re.DOTALL)
+    assert guide
+    assert pinned
+    assert tuple(map(int, guide.groups())) == needed
+    assert tuple(map(int, pinned.groups())) >= needed
 
 
 def test_manifests_are_plain_yaml() -> None:

@@ -1,6 +1,7 @@
 """Real Terraform on the module that needs no provider; typed checks of the rest; mistakes are caught."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -103,8 +104,8 @@ MISTAKES = [
     ("cluster.tf", "node_role_arn   = aws_iam_role.nodes.arn\n", "", "node_role_arn is missing"),
     ("cluster.tf", "aws_iam_role.nodes.arn", "aws_iam_role.nodes.arm", "has no attribute arm"),
     ("identity.tf", "module.plan.job_policy", "module.plan.jobs_policy", "has no output jobs_policy"),
-    ("main.tf", "gpu_nodes = var.gpu_nodes", "gpus = var.gpu_nodes", "unknown argument gpus"),
-    ("main.tf", "  bucket    = var.bucket\n", "", "bucket is missing"),
+    ("main.tf", "gpu_nodes         =", "gpus =", "unknown argument gpus"),
+    ("main.tf", "  bucket            = var.bucket\n", "", "bucket is missing"),
     ("releases.tf", "create_namespace = true", 'create_namespace = ["kuberay"]', "is no bool"),
     ("network.tf", "vpc_id = aws_vpc.this.id", "vpc = aws_vpc.this.id", "unknown argument vpc"),
 ]  # fmt: skip
@@ -149,6 +150,78 @@ def test_nodes_offer_what_the_manifests_ask_for(modules: Path) -> None:
                 assert all(groups[name]["capacity"] == "ON_DEMAND" for name in fitting) or (
                     "bertmill/capacity" in pod["nodeSelector"]
                 )
+                for name in fitting:
+                    assert _too_small(groups[name], pod) == [], (overlay.name, name)
+                    assert _too_small({**groups[name], "tags": {}}, pod) == ["ephemeral-storage"]
+
+
+# CPUs, GiB of memory and GPUs of the machines that the plan names.
+MACHINES = {"4xlarge": (16, 64, 0), "2xlarge": (8, 32, 0), "24xlarge": (96, 1152, 8)}
+_DISK_TAG = "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage"
+
+
+def _amount(text: str) -> float:
+    """Kubernetes' word for an amount; memory and disks in GiB."""
+    for unit, factor in {"Gi": 1.0, "Mi": 2**-10, "m": 1e-3}.items():
+        if text.endswith(unit):
+            return float(text.removesuffix(unit)) * factor
+    return float(text)
+
+
+def _too_small(group: dict[str, Any], pod: dict[str, Any]) -> list[str]:
+    """Of what an empty node of the group has too little, as the autoscaler sees it, for all of a pod."""
+    wanted: dict[str, float] = {}
+    for container in pod["containers"]:
+        for name, text in container["resources"]["requests"].items():
+            wanted[name] = wanted.get(name, 0.0) + _amount(str(text))
+    disk = _amount(group["tags"].get(_DISK_TAG, "0"))
+    # The kubelet and what runs on every node take a share.
+    assert disk <= group["disk_gib"] * 0.9
+    found: list[str] = []
+    for kind in group["instance_types"]:
+        cpus, memory, gpus = MACHINES[kind.partition(".")[2]]
+        offered = {"cpu": cpus - 0.3, "memory": memory * 0.9, "nvidia.com/gpu": gpus}
+        offered["ephemeral-storage"] = disk
+        found += [name for name, amount in wanted.items() if amount > offered[name] and name not in found]
+    return found
+
+
+def test_every_decision_can_be_made_from_the_root_module() -> None:
+    plan, root = read_module(TERRAFORM / "modules/plan"), read_module(ROOT_MODULE)
+    given = set(root.modules["plan"]) - {"source", "__is_block__"}
+    assert given == plan.variables
+    assert plan.variables - {"partition"} <= root.variables
+
+
+def test_the_launcher_may_do_what_ray_does_on_the_head(modules: Path) -> None:
+    """Every call of Ray's own AWS code on a head that is set up, and the keys of its own tag."""
+    import inspect
+
+    from ray.autoscaler import tags
+    from ray.autoscaler._private.aws import node_provider
+
+    statements = json.loads(_planned(modules)["launcher_policy"])["Statement"]
+    actions = {action for statement in statements for action in statement["Action"]}
+    called = set(
+        re.findall(r"ec2(?:_fail_fast)?\.(?:meta\.client\.)?(\w+)\(", inspect.getsource(node_provider))
+    )
+    called |= set(re.findall(r"= self\.ec2\.meta\.client\.(\w+)$", inspect.getsource(node_provider), re.M))
+    rights = {
+        "create_instances": "ec2:RunInstances",
+        "create_tags": "ec2:CreateTags",
+        "describe_images": "ec2:DescribeImages",
+        "describe_instance_types": "ec2:DescribeInstanceTypes",
+        "terminate_instances": "ec2:TerminateInstances",
+    }
+    # Stopped workers are not kept (cache_stopped_nodes), so none is stopped or started.
+    assert called - {"stop_instances", "start_instances"} == set(rights)
+    assert set(rights.values()) | {"ec2:DescribeInstances", "iam:PassRole"} <= actions
+    assert f"/{tags.TAG_RAY_CLUSTER_NAME}" in json.dumps(statements)
+    cluster = yaml.safe_load((ROOT / "cluster/aws.yaml").read_text())
+    assert cluster["provider"]["cache_stopped_nodes"] is False
+    worker = cluster["available_node_types"]["cpu"]["node_config"]["IamInstanceProfile"]["Name"]
+    (passed,) = [one["Resource"] for one in statements if one["Sid"] == "WorkersRole"]
+    assert passed.endswith(f":role/{worker}")
 
 
 def test_rights_cover_what_storage_does(modules: Path) -> None:

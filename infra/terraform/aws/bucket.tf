@@ -59,9 +59,9 @@ resource "aws_s3_bucket_lifecycle_configuration" "data" {
         }
       }
       dynamic "expiration" {
-        for_each = rule.value.expire_days > 0 ? [rule.value.expire_days] : []
+        for_each = rule.value.delete_markers ? [true] : []
         content {
-          days = expiration.value
+          expired_object_delete_marker = expiration.value
         }
       }
       dynamic "transition" {

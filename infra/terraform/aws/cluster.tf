@@ -37,12 +37,13 @@ resource "aws_eks_node_group" "this" {
   node_group_name = each.key
   node_role_arn   = aws_iam_role.nodes.arn
   # The GPUs of a run talk to each other all the time: one zone. The rest takes what is free anywhere.
-  subnet_ids     = startswith(each.key, "gpu") ? [aws_subnet.private[local.zones[0]].id] : [for subnet in aws_subnet.private : subnet.id]
+  subnet_ids     = startswith(each.key, "gpu") ? [aws_subnet.private[local.zones[var.gpu_zone]].id] : [for subnet in aws_subnet.private : subnet.id]
   capacity_type  = each.value.capacity
   instance_types = each.value.instance_types
   ami_type       = each.value.ami_type
   disk_size      = each.value.disk_gib
   labels         = each.value.labels
+  tags           = each.value.tags
 
   scaling_config {
     min_size     = each.value.min

@@ -1,13 +1,17 @@
 # One bucket, one EKS cluster, node groups from zero, the KubeRay operator.
 
 module "plan" {
-  source    = "../modules/plan"
-  name      = var.name
-  bucket    = var.bucket
-  partition = data.aws_partition.current.partition
-  cpu_nodes = var.cpu_nodes
-  gpu_nodes = var.gpu_nodes
-  spot      = var.spot
+  source            = "../modules/plan"
+  name              = var.name
+  bucket            = var.bucket
+  partition         = data.aws_partition.current.partition
+  cpu_nodes         = var.cpu_nodes
+  gpu_nodes         = var.gpu_nodes
+  gpu_instance_type = var.gpu_instance_type
+  spot              = var.spot
+  old_version_days  = var.old_version_days
+  stale_upload_days = var.stale_upload_days
+  run_days          = var.run_days
 }
 
 data "aws_partition" "current" {}

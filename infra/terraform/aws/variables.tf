@@ -21,7 +21,7 @@ variable "kubernetes_version" {
 }
 
 variable "kuberay_version" {
-  description = "Version of the KubeRay operator's chart; authOptions needs 1.5.1 or newer."
+  description = "Version of the KubeRay operator's chart; preRunningDeadlineSeconds needs 1.6.0 or newer."
   type        = string
   default     = "1.7.0"
 }
@@ -50,10 +50,44 @@ variable "gpu_nodes" {
   default     = 1
 }
 
+variable "gpu_instance_type" {
+  description = "Instance type of the GPU workers; cluster/kuberay asks for 8 GPUs, 88 processors and 900 GiB of one."
+  type        = string
+  default     = "p4d.24xlarge"
+}
+
+variable "gpu_zone" {
+  description = "Which of the region's first three zones has the GPU workers: 0, 1 or 2. Not every zone has every type."
+  type        = number
+  default     = 0
+  validation {
+    condition     = contains([0, 1, 2], var.gpu_zone)
+    error_message = "gpu_zone: 0, 1 or 2."
+  }
+}
+
 variable "spot" {
   description = "Whether spot twins of the worker groups are made."
   type        = bool
   default     = true
+}
+
+variable "old_version_days" {
+  description = "Days that overwritten and deleted objects can still be brought back."
+  type        = number
+  default     = 7
+}
+
+variable "stale_upload_days" {
+  description = "Days after which the parts of an upload that never ended are deleted."
+  type        = number
+  default     = 2
+}
+
+variable "run_days" {
+  description = "Days after which what is left of a run moves to cheaper storage."
+  type        = number
+  default     = 30
 }
 
 variable "api_cidrs" {

@@ -60,7 +60,15 @@ locals {
 
 output "node_groups" {
   description = "Node groups by name."
-  value       = { for name, group in merge(local.head, local.on_demand, local.spot) : name => group if group.max > 0 }
+  value = {
+    for name, group in merge(local.head, local.on_demand, local.spot) : name => merge(group, {
+      # The autoscaler starts a group's first node only for a pod that would fit. Processors, memory and GPUs it
+      # knows from the instance type, the disk from this tag: nine tenths, which the kubelet gives to pods.
+      tags = {
+        "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage" = "${floor(group.disk_gib * 0.9) - 2}Gi"
+      }
+    }) if group.max > 0
+  }
 }
 
 output "tags" {
@@ -97,6 +105,64 @@ output "job_policy" {
   })
 }
 
+# What Ray's launcher calls on the head of cluster/aws.yaml, beside the job policy: workers of this cluster only.
+output "launcher_policy" {
+  description = "What the head of a cluster without Kubernetes may do, as a policy document."
+  value = jsonencode({
+    Version = "2012-10-17"
+    Statement = [
+      {
+        Sid      = "Look"
+        Effect   = "Allow"
+        Action   = ["ec2:DescribeInstances", "ec2:DescribeInstanceTypes", "ec2:DescribeImages"]
+        Resource = "*"
+      },
+      {
+        Sid      = "Image"
+        Effect   = "Allow"
+        Action   = ["ssm:GetParameters"]
+        Resource = "arn:${var.partition}:ssm:*::parameter/aws/service/*"
+      },
+      {
+        Sid       = "Start"
+        Effect    = "Allow"
+        Action    = ["ec2:RunInstances"]
+        Resource  = "arn:${var.partition}:ec2:*:*:instance/*"
+        Condition = { StringEquals = { "aws:RequestTag/ray-cluster-name" = var.name } }
+      },
+      {
+        Sid    = "StartWith"
+        Effect = "Allow"
+        Action = ["ec2:RunInstances"]
+        Resource = concat(["arn:${var.partition}:ec2:*::image/*"], [
+          for kind in ["key-pair", "network-interface", "security-group", "spot-instances-request", "subnet", "volume"] :
+          "arn:${var.partition}:ec2:*:*:${kind}/*"
+        ])
+      },
+      {
+        Sid       = "Tag"
+        Effect    = "Allow"
+        Action    = ["ec2:CreateTags"]
+        Resource  = "arn:${var.partition}:ec2:*:*:instance/*"
+        Condition = { StringEquals = { "ec2:CreateAction" = "RunInstances" } }
+      },
+      {
+        Sid       = "OurWorkers"
+        Effect    = "Allow"
+        Action    = ["ec2:CreateTags", "ec2:TerminateInstances"]
+        Resource  = "arn:${var.partition}:ec2:*:*:instance/*"
+        Condition = { StringEquals = { "aws:ResourceTag/ray-cluster-name" = var.name } }
+      },
+      {
+        Sid      = "WorkersRole"
+        Effect   = "Allow"
+        Action   = ["iam:PassRole"]
+        Resource = "arn:${var.partition}:iam::*:role/${var.name}-worker"
+      },
+    ]
+  })
+}
+
 output "bucket_policy" {
   description = "What nobody may do: plain HTTP."
   value = jsonencode({
@@ -115,9 +181,11 @@ output "bucket_policy" {
 output "lifecycle" {
   description = "Rules of the bucket: 0 days means never."
   value = {
-    stale-uploads = { prefix = "", abort_days = var.stale_upload_days, old_version_days = 0, expire_days = 0, move_days = 0 }
-    old-versions  = { prefix = "", abort_days = 0, old_version_days = var.old_version_days, expire_days = 0, move_days = 0 }
+    stale-uploads = { prefix = "", abort_days = var.stale_upload_days, old_version_days = 0, move_days = 0, delete_markers = false }
+    old-versions  = { prefix = "", abort_days = 0, old_version_days = var.old_version_days, move_days = 0, delete_markers = false }
+    # What a deletion leaves behind when the versions are gone: listings would read over it for ever.
+    delete-markers = { prefix = "", abort_days = 0, old_version_days = 0, move_days = 0, delete_markers = true }
     # A run deletes its own checkpoints when newer ones are verified; what is left after a month is an archive.
-    runs = { prefix = "runs/", abort_days = 0, old_version_days = 1, expire_days = 0, move_days = var.run_days }
+    runs = { prefix = "runs/", abort_days = 0, old_version_days = 1, move_days = var.run_days, delete_markers = false }
   }
 }

@@ -34,6 +34,17 @@ run "defaults" {
     error_message = "no bucket but ours"
   }
   assert {
+    condition = alltrue([
+      for statement in jsondecode(output.launcher_policy).Statement :
+      can(statement.Condition) || alltrue([for action in statement.Action : action != "ec2:TerminateInstances" && action != "ec2:CreateTags"])
+    ])
+    error_message = "the launcher ends and marks its own workers only"
+  }
+  assert {
+    condition     = alltrue([for rule in output.lifecycle : rule.prefix != "" || rule.move_days == 0])
+    error_message = "a corpus in use stays where it is"
+  }
+  assert {
     condition     = output.lifecycle["stale-uploads"].abort_days == 2 && output.lifecycle["old-versions"].old_version_days == 7
     error_message = "uploads that never ended and old versions go away"
   }
