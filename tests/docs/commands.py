@@ -14,7 +14,7 @@ from cluster.config_file import load_config
 from pipeline import build_corpus
 from pipeline.config import BuildConfig
 from schemas.errors import BertmillError
-from tests.infra.terraform import ROOT_MODULE, read_module
+from tests.infra.terraform import read_module
 from tests.infra.tools import ROOT, run_tool
 from trainer import pretrain
 from trainer.config import TrainConfig
@@ -131,20 +131,39 @@ def _kubectl(words: list[str]) -> None:
 
 
 def _terraform(words: list[str]) -> None:
-    folder = words[0].removeprefix("-chdir=")
-    _exists(folder)
-    module = read_module(ROOT_MODULE)
-    given = {words[at + 1].split("=", 1)[0] for at, word in enumerate(words) if word == "-var"}
-    needed = {
-        name
-        for name in module.variables
-        if "default"
-        not in re.search(rf'variable "{name}" {{(.*?)^}}', module.texts["variables.tf"], re.M | re.S)[1]  # type: ignore[index]
-    }
-    if words[1] == "apply" and (given - module.variables or needed - given):
-        raise ValueError(f"variables: unknown {given - module.variables}, missing {needed - given}")
-    if words[1] not in ("init", "apply"):
+    module = read_module(_exists(words[0].removeprefix("-chdir=")))
+    if words[1] not in ("init", "apply", "output"):
         raise ValueError(f"terraform {words[1]}")
+    if words[1] == "output" and not set(words[2:]) - {"-raw"} <= module.outputs:
+        raise ValueError(f"no such output: {words[2:]}")
+    given = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "-var")
+    declared = {name: _variable(module.texts["variables.tf"], name) for name in module.variables}
+    needed = {name for name, text in declared.items() if not re.search(r"^  default", text, re.M)}
+    if words[1] == "apply" and (set(given) - set(declared) or needed - set(given)):
+        raise ValueError(f"variables: unknown {set(given) - set(declared)}, missing {needed - set(given)}")
+    for name, value in given.items():
+        # Text is taken as it is; of all else Terraform reads an expression, quotes and all.
+        if not re.search(r"type += string", declared[name]):
+            _expression(name, value)
+
+
+def _variable(text: str, name: str) -> str:
+    found = re.search(rf'variable "{name}" {{\n(.*?)^}}', text, re.M | re.S)
+    if found is None:
+        raise ValueError(f"variables.tf: no {name}")
+    return found[1]
+
+
+def _expression(name: str, value: str) -> None:
+    import hcl2
+    import lark
+
+    try:
+        parsed = hcl2.loads(f"x = {value}\n")
+    except lark.exceptions.LarkError as error:
+        raise ValueError(f"-var {name}: Terraform cannot read {value}") from error
+    if re.search(r"\$\{", str(parsed)):
+        raise ValueError(f"-var {name}: {value} is a reference")
 
 
 def _make(words: list[str]) -> None:
