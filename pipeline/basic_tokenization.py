@@ -164,3 +164,11 @@ def _word_array(raws: Sequence[bytes], begins: Sequence[Int64]) -> pa.StringArra
     moved = [part + before for part, before in zip(begins, ends[:-1], strict=True)]
     offsets = np.concatenate((*moved, ends[-1:])).astype(np.int32)
     return pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), pa.py_buffer(b"".join(raws)))
+
+
+def words_of(text: str, table: CharacterTable) -> list[str]:
+    """The words of one text; for looking at, not for bulk."""
+    words = split_words(as_array([text]), table)
+    chars, entries = iter(words.chars.tolist()), iter(words.indices.tolist())
+    names: Sequence[str] = words.dictionary.to_pylist()
+    return [chr(next(chars)) if char else names[next(entries)] for char in words.is_char.tolist()]
