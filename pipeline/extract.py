@@ -50,9 +50,9 @@ def extract_unit(unit: Unit, config: BuildConfig, funnel: Funnel) -> Iterator[pa
     """
     rows = _Rows()
     with TimeLimit(config.extraction.page_seconds) as limit:
-        for part in unit.parts:
-            cleaner = Cleaner(SiteInfo(part.lang, part.dbname, dict(part.site_namespaces)), config)
-            for page in read_unit(part, config.extraction.max_page_chars):
+        for one in unit.ranges:
+            cleaner = Cleaner(SiteInfo(one.lang, one.dbname, dict(one.site_namespaces)), config)
+            for page in read_unit(one, config.extraction.max_page_chars):
                 cleaned = _clean(page, cleaner, limit, funnel)
                 if cleaned is not None:
                     rows.add(unit.source, cleaned.page, cleaned.paragraphs)

@@ -16,7 +16,7 @@ _ROWS_AT_ONCE = 1024
 LOSERS = pa.schema(
     [
         # Ordinal of the documents part.
-        pa.field("unit", pa.int32(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
         pa.field("row", pa.int32(), nullable=False),
         pa.field("lang", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
@@ -28,8 +28,8 @@ LOSERS = pa.schema(
 
 
 def kept_rows(losers: pa.Table, part: Part) -> npt.NDArray[np.bool_]:
-    """One flag for each row of ``part``: false for losers. ``losers`` is sorted by (unit, row)."""
-    parts = losers["unit"].to_numpy()
+    """One flag for each row of ``part``: false for losers. ``losers`` is sorted by (part, row)."""
+    parts = losers["part"].to_numpy()
     first, last = np.searchsorted(parts, [part.ordinal, part.ordinal + 1])
     kept = np.ones(part.rows, dtype=np.bool_)
     kept[losers["row"].slice(first, last - first).to_numpy()] = False
@@ -45,18 +45,18 @@ class Gone:
 
 
 def chosen_batches(
-    part: Part, chosen: npt.NDArray[np.bool_], columns: list[str]
+    part: Part, chosen: npt.NDArray[np.bool_], columns: list[str], *, rows_at_once: int = _ROWS_AT_ONCE
 ) -> Iterator[tuple[npt.NDArray[np.int64], pa.Table]]:
-    """Row numbers and columns of the chosen rows of a part, some at a time."""
+    """Row numbers and columns of the chosen rows of a part, from ``rows_at_once`` of its rows at a time."""
     start = 0
-    for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=columns):
+    for batch in storage.parquet_file(part.uri).iter_batches(batch_size=rows_at_once, columns=columns):
         flags = chosen[start : start + batch.num_rows]
         if flags.any():
-            yield start + np.flatnonzero(flags), flagged_rows(batch, flags)
+            yield start + np.flatnonzero(flags), _flagged(batch, flags)
         start += batch.num_rows
 
 
-def flagged_rows(batch: pa.RecordBatch, flags: npt.NDArray[np.bool_]) -> pa.Table:
+def _flagged(batch: pa.RecordBatch, flags: npt.NDArray[np.bool_]) -> pa.Table:
     """The rows with a flag; a batch of which all stay, as most do, is not copied."""
     table = pa.Table.from_batches([batch])
     return table if flags.all() else table.filter(pa.array(flags))

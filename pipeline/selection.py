@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cluster import storage
 from pipeline.dedup.paragraphs import without_paragraphs
-from pipeline.losers import Gone, flagged_rows, kept_rows
+from pipeline.losers import Gone, chosen_batches, kept_rows
 from pipeline.stage_extract import Part
 from schemas.randomness import key_from_text, uniform
 
@@ -34,10 +33,5 @@ def read_kept(part: Part, gone: Gone, columns: list[str]) -> Iterator[pa.Table]:
     kept = kept_rows(gone.losers, part)
     cutting = len(gone.paragraphs) > 0 and {"sentences", "text_bytes"} & set(columns)
     read = sorted({*columns, "sentences", "paragraph_sentences"}) if cutting else columns
-    start = 0
-    for batch in storage.parquet_file(part.uri).iter_batches(batch_size=_ROWS_AT_ONCE, columns=read):
-        chosen = kept[start : start + batch.num_rows]
-        start += batch.num_rows
-        table = flagged_rows(batch, chosen)
-        if table.num_rows:
-            yield without_paragraphs(table, gone.paragraphs).select(columns) if cutting else table
+    for _, table in chosen_batches(part, kept, read, rows_at_once=_ROWS_AT_ONCE):
+        yield without_paragraphs(table, gone.paragraphs).select(columns) if cutting else table

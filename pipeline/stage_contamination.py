@@ -124,7 +124,7 @@ def _contaminated_rows(part: Part, gone: pa.Table, runs: U64) -> pa.Table:
         hit = np.flatnonzero(contaminated(hashed_words(sentences.flatten(), offsets_of(sentences)), runs))
         chosen = table.take(pa.array(hit))
         columns = {
-            "unit": pa.array(np.full(len(hit), part.ordinal), pa.int32()),
+            "part": pa.array(np.full(len(hit), part.ordinal), pa.int32()),
             "row": pa.array(rows[hit], pa.int32()),
             "lang": chosen["lang"],
             "reason": pa.array([CONTAMINATED_REASON] * len(hit), pa.string()),

@@ -1,4 +1,4 @@
-"""Stage dedup: which documents stay. Only keys and hashes travel, and losers are named by (unit, row).
+"""Stage dedup: which documents stay. Only keys and hashes travel, and losers are named by (part, row).
 
 Rounds by hash bucket: one revision a page (overlapping dumps), nothing that is in an evaluation set,
 one document a text, so many pages of one pattern, one of near duplicates. Each sees only the survivors
@@ -34,7 +34,7 @@ _FROM_DOCUMENTS = ["key", "source", "lang", "page_id", "revision", "content_hash
 _KEYS = pa.schema(
     [
         *(DOCUMENTS.field(name) for name in _FROM_DOCUMENTS),
-        pa.field("unit", pa.int32(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
         pa.field("row", pa.int32(), nullable=False),
     ]
 )
@@ -42,7 +42,7 @@ _KEYS = pa.schema(
 
 @dataclass(frozen=True)
 class Deduplicated:
-    """Losers sorted by (unit, row), how many by language and reason, and the hash of what they depend on."""
+    """Losers sorted by (part, row), how many by language and reason, and the hash of what they depend on."""
 
     losers: pa.Table
     # Hashes of the paragraphs that are cut out of the documents that stay, ascending.
@@ -88,7 +88,7 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Dedup
 
 
 def _sorted(tables: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables).sort_by([("unit", "ascending"), ("row", "ascending")]).combine_chunks()
+    return pa.concat_tables(tables).sort_by([("part", "ascending"), ("row", "ascending")]).combine_chunks()
 
 
 def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table | None) -> pa.Table:
@@ -114,6 +114,6 @@ def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone:
 
 def _key_columns(part: Part, gone: pa.Table | None) -> pa.Table:
     table = storage.parquet_file(part.uri).read(columns=_FROM_DOCUMENTS)
-    table = table.append_column("unit", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
+    table = table.append_column("part", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
     table = table.append_column("row", pa.array(np.arange(part.rows), pa.int32()))
     return table if gone is None else table.filter(pa.array(kept_rows(gone, part)))

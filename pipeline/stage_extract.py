@@ -68,7 +68,7 @@ def run_extract(config: BuildConfig, work_uri: str, units: list[Unit] | None = N
         return {"bytes": marker.counts["text_bytes"]}
 
     items = [
-        {"unit": unit.to_record(), SIZE: sum(part.stored_bytes for part in unit.parts)} for unit in pending
+        {"unit": unit.to_record(), SIZE: sum(one.stored_bytes for one in unit.ranges)} for unit in pending
     ]
     for result in map_units(items, work):
         progress.advance(result["bytes"])

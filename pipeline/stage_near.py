@@ -63,7 +63,7 @@ PARTS_PER_BUCKET = 64
 EDGES_IN_MEMORY = 20_000_000
 _ROW_BITS = np.uint64(32)
 
-WANTED = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in ("unit", "row")), *EDGES])
+WANTED = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in ("part", "row")), *EDGES])
 SKETCHES = pa.schema(
     [*EDGES, pa.field("node", pa.uint64(), nullable=False), pa.field("sketch", pa.list_(pa.uint64()))]
 )
@@ -71,7 +71,7 @@ SKETCHES = pa.schema(
 MEMBERS = pa.schema(
     [
         *(DOCUMENTS.field(name) for name in ("key", "lang")),
-        *(pa.field(name, pa.int32(), nullable=False) for name in ("unit", "row")),
+        *(pa.field(name, pa.int32(), nullable=False) for name in ("part", "row")),
         *(pa.field(name, pa.uint64(), nullable=False) for name in ("node", "cluster")),
     ]
 )
@@ -140,9 +140,9 @@ def _ask_parts(wanted: CommittedShuffle, pairs: CommittedShuffle) -> None:
         for side in ("left", "right"):
             nodes = table[side].to_numpy()
             rows = pa.array((nodes & np.uint64(0xFFFFFFFF)).astype(np.int64))
-            unit = (nodes >> _ROW_BITS).astype(np.int64)
-            asked = pa.table([pa.array(unit), rows, table["left"], table["right"]], schema=WANTED)
-            yield asked.append_column(BUCKET, pa.array(unit // PARTS_PER_BUCKET))
+            ordinals = (nodes >> _ROW_BITS).astype(np.int64)
+            asked = pa.table([pa.array(ordinals), rows, table["left"], table["right"]], schema=WANTED)
+            yield asked.append_column(BUCKET, pa.array(ordinals // PARTS_PER_BUCKET))
 
     def reduce(table: pa.Table) -> pa.Table:
         # A pair that met in several bands is asked for once.
@@ -157,7 +157,7 @@ def _verify(alike: CommittedShuffle, wanted: CommittedShuffle, parts: list[Part]
     def emit(row: Row) -> Iterator[pa.Table]:
         part = Part(**row)
         asked = _asked(wanted, part.ordinal // PARTS_PER_BUCKET)
-        first, last = np.searchsorted(asked["unit"].to_numpy(), [part.ordinal, part.ordinal + 1])
+        first, last = np.searchsorted(asked["part"].to_numpy(), [part.ordinal, part.ordinal + 1])
         if first == last:
             return
         asked = asked.slice(first, last - first)
@@ -251,7 +251,7 @@ def _keep_smallest(keep: CommittedShuffle, parts: list[Part], clusters: pa.Table
         part = Part(**row)
         table = storage.parquet_file(part.uri).read(columns=columns)
         rows = np.arange(part.rows)
-        table = table.append_column("unit", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
+        table = table.append_column("part", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
         table = table.append_column("row", pa.array(rows, pa.int32()))
         table = table.append_column("node", pa.array(_nodes(part, rows)))
         members = cluster_members(ray.get(shared), table)
@@ -260,7 +260,7 @@ def _keep_smallest(keep: CommittedShuffle, parts: list[Part], clusters: pa.Table
     def reduce(table: pa.Table) -> pa.Table:
         found = cluster_losers(table)
         found = found.append_column("reason", pa.array([NEAR_REASON] * found.num_rows, pa.string()))
-        return found.sort_by([("unit", "ascending"), ("row", "ascending")])
+        return found.sort_by([("part", "ascending"), ("row", "ascending")])
 
     with_members = distinct_values(
         np.concatenate([clusters[side].to_numpy() for side in ("left", "right")]) >> _ROW_BITS

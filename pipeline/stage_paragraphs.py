@@ -70,7 +70,7 @@ def _emptied(
             before, after = (np.diff(offsets_of(some["sentences"].combine_chunks())) for some in (table, cut))
             empty = np.flatnonzero((after == 0) & (before > 0))
             columns = {
-                "unit": pa.array(np.full(len(empty), part.ordinal), pa.int32()),
+                "part": pa.array(np.full(len(empty), part.ordinal), pa.int32()),
                 "row": pa.array(rows[empty], pa.int32()),
                 "lang": table["lang"].take(pa.array(empty)),
                 "reason": pa.array([BOILERPLATE_REASON] * len(empty), pa.string()),

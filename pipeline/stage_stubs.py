@@ -24,7 +24,7 @@ STUB_REASON = "bot-stub"
 DOCUMENTS_PER_BUCKET = 2_000_000
 SKELETONS = pa.schema(
     [
-        pa.field("unit", pa.int32(), nullable=False),
+        pa.field("part", pa.int32(), nullable=False),
         pa.field("row", pa.int32(), nullable=False),
         *(DOCUMENTS.field(name) for name in ("lang", "key")),
         pa.field("skeleton", pa.uint64(), nullable=False),
@@ -46,7 +46,7 @@ def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Tabl
         for rows, table in chosen_batches(part, kept_rows(ray.get(kept), part), columns):
             found = pa.table(
                 {
-                    "unit": pa.array(np.full(len(rows), part.ordinal), pa.int32()),
+                    "part": pa.array(np.full(len(rows), part.ordinal), pa.int32()),
                     "row": pa.array(rows, pa.int32()),
                     "lang": table["lang"],
                     "key": table["key"],
@@ -61,7 +61,7 @@ def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Tabl
         beyond = stub_losers(table, limit)
         reasons = pa.array([STUB_REASON] * beyond.num_rows, pa.string())
         beyond = beyond.append_column("reason", reasons).select(LOSERS.names)
-        return beyond.sort_by([("unit", "ascending"), ("row", "ascending")])
+        return beyond.sort_by([("part", "ascending"), ("row", "ascending")])
 
     losers.run([vars(part) for part in parts], emit, reduce, SKELETONS)
     return losers.read_all()

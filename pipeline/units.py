@@ -59,8 +59,8 @@ class Unit:
     """Remarks for the person who reads the plan; no part of the unit's identity."""
 
     @property
-    def parts(self) -> tuple["Unit", ...]:
-        """The unit without ``also``, and the units in ``also``: what is read, in this order."""
+    def ranges(self) -> tuple["Unit", ...]:
+        """What is read, in this order: the unit without ``also``, then those in ``also``."""
         return (replace(self, also=()), *self.also)
 
     @property

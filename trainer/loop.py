@@ -34,7 +34,7 @@ from trainer.prepare import LearningRates, build_network, check_all_shards, open
 from trainer.ranks import Ranks
 from trainer.resume import Position, await_saves, newest_checkpoint, open_store, restore, state_of
 from trainer.stability import SpikeGuard, check_ranks_agree
-from trainer.starting import StartTimes
+from trainer.start_times import StartTimes
 
 log = logging.getLogger(__name__)
 

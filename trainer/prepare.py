@@ -18,6 +18,7 @@ from trainer.disk_cache import DiskCache
 from trainer.distill import DistillationLoss, Weights
 from trainer.dynamic_masks import dynamic_masks
 from trainer.evaluate import HeldOut
+from trainer.initial_weights import load_teacher, start_from
 from trainer.model import BertPretraining
 from trainer.model_config import ModelConfig
 from trainer.objectives import PretrainingLoss
@@ -27,8 +28,7 @@ from trainer.ranks import Ranks
 from trainer.rows import ShardRows
 from trainer.schedule import Schedule, steps_of
 from trainer.shared_lengths import SharedLengths
-from trainer.start import load_teacher, start_from
-from trainer.starting import use_compile_cache
+from trainer.start_times import use_compile_cache
 
 # Fused layers take any number of tokens, but time their products' candidates for each anew.
 _TOKEN_GRAIN = 1024
@@ -203,7 +203,7 @@ def _loss(
     if lesson is None:
         return PretrainingLoss(model, languages)
     teacher = load_teacher(model, lesson.teacher, corpus, copy_layers=lesson.copy_layers).to(device)
-    teacher.use_kernel(device, torch.bfloat16 if config.precision == "bf16" else torch.float32)
+    teacher.use_kernel(device, _precision(config))
     weights = Weights(lesson.soft, lesson.token, lesson.hidden, lesson.temperature)
     return DistillationLoss(model, teacher, languages, weights)
 

@@ -63,7 +63,7 @@ def stub_losers(table: pa.Table, limit: int) -> pa.Table:
     All rows of a skeleton must be in one table; the order of the rows does not matter.
     """
     group = ["lang", "skeleton"]
-    order = [(name, "ascending") for name in (*group, "key", "unit", "row")]
+    order = [(name, "ascending") for name in (*group, "key", "part", "row")]
     table = table.sort_by(order).combine_chunks()
     opens = np.ones(len(table), bool)
     opens[1:] = False

@@ -5,7 +5,7 @@ bucketed by `hash_bucket` or `page_bucket` first; then the answer depends neithe
 the rows nor on the number of buckets.
 
 A row is known by its key and, where the same page of the same revision was read from two files, by
-its place: the optional columns ``unit`` (string) and ``row`` (integer).
+its place: the optional columns ``part`` and ``row`` (integers).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 KEEPER = "kept_key"
-_PLACE = ("unit", "row")
+_PLACE = ("part", "row")
 _PAGE = ("source", "lang", "page_id")
 
 
@@ -45,7 +45,7 @@ def page_bucket(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
 def exact_losers(table: pa.Table) -> pa.Table:
     """The rows to drop because a row of a smaller key has the same ``content_hash``.
 
-    Columns used: key, content_hash, unit and row if present. The rows come back sorted by hash and
+    Columns used: key, content_hash, part and row if present. The rows come back sorted by hash and
     key, with the column ``kept_key``.
     """
     return all_but_first(table, ["content_hash"], [("key", "ascending")])
@@ -54,7 +54,7 @@ def exact_losers(table: pa.Table) -> pa.Table:
 def page_losers(table: pa.Table) -> pa.Table:
     """The rows to drop because the same page was also read in a higher revision, or read twice.
 
-    Columns used: key, source, lang, page_id, revision, unit and row if present. The rows come back
+    Columns used: key, source, lang, page_id, revision, part and row if present. The rows come back
     sorted by page, with the column ``kept_key``.
     """
     return all_but_first(table, list(_PAGE), [("revision", "descending"), ("key", "ascending")])

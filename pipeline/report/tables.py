@@ -33,7 +33,7 @@ def _cell(value: object) -> str:
 
 def plan_table(units: Sequence[Unit]) -> str:
     """What would be read: files, units and bytes by source and language; then what is odd about files."""
-    parts = [part for unit in units for part in unit.parts]
+    parts = [part for unit in units for part in unit.ranges]
     by_file: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for part in parts:
         entry = by_file[part.source, part.lang, part.uri]

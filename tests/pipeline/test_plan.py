@@ -41,7 +41,7 @@ def test_the_whole_sample_is_planned_and_read() -> None:
     assert all(
         list(read_unit(part, 10**6))
         for unit in units
-        for part in unit.parts
+        for part in unit.ranges
         if part.lang in ("ltg", "ja", "el")
     )
 
@@ -70,9 +70,9 @@ def test_small_files_are_read_together_and_in_order(tmp_path: Path) -> None:
     source = Source(name="books", kind="bookcorpus", lang="en", paths=[str(tmp_path)])
     units = plan_units(_config(source, unit_bytes=1 << 16))
     assert 1 < len(units) < 10
-    assert all(sum(part.size for part in unit.parts) <= 1 << 16 for unit in units)
-    assert [part.name for unit in units for part in unit.parts] == [f"book{n:02}.txt" for n in range(50)]
-    assert not any(part.also for unit in units for part in unit.parts)
+    assert all(sum(part.size for part in unit.ranges) <= 1 << 16 for unit in units)
+    assert [part.name for unit in units for part in unit.ranges] == [f"book{n:02}.txt" for n in range(50)]
+    assert not any(part.also for unit in units for part in unit.ranges)
     again = [Unit.from_record(json.loads(json.dumps(unit.to_record()))) for unit in units]
     assert again == units
     assert [unit.unit_id for unit in again] == [unit.unit_id for unit in units]

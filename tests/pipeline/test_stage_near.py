@@ -79,10 +79,10 @@ def test_losers_are_those_of_one_machine_for_any_cut_and_order(ray_session, tmp_
         parts = write_parts(tmp_path / str(number), keys, documents, rows)
         losers = find(tmp_path / str(number), parts)
         assert by_key(losers) == expected
-        for unit, row, key in zip(
-            *(losers[name].to_pylist() for name in ("unit", "row", "key")), strict=True
+        for part, row, key in zip(
+            *(losers[name].to_pylist() for name in ("part", "row", "key")), strict=True
         ):
-            assert keys[unit * rows + row] == key
+            assert keys[part * rows + row] == key
         assert set(losers["reason"].to_pylist()) == {"near-duplicate"}
 
 
@@ -91,7 +91,7 @@ def test_documents_that_are_out_already_take_no_part(ray_session, tmp_path):
     keys = list(documents)
     smallest = min(expected_losers(documents).values())
     columns = {
-        "unit": 0,
+        "part": 0,
         "row": keys.index(smallest),
         "lang": "xx",
         "reason": "r",

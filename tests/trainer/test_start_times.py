@@ -18,7 +18,7 @@ from trainer.hooks import Hooks
 from trainer.loop import train
 from trainer.progress import Progress
 from trainer.ranks import alone
-from trainer.starting import use_compile_cache
+from trainer.start_times import use_compile_cache
 
 PARTS = ("process_seconds", "load_seconds", "seek_seconds", "compile_seconds", "first_step_seconds")
 

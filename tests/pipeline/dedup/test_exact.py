@@ -21,7 +21,7 @@ def documents(rows):
             "page_id": pa.array([str(page) for page, _, _ in rows], pa.string()),
             "revision": pa.array([revision for _, _, revision in rows], pa.int64()),
             "content_hash": pa.array([content_hash(b"%d" % text) for _, text, _ in rows], pa.binary(16)),
-            "unit": pa.array(["u"] * len(rows), pa.string()),
+            "part": pa.array(["u"] * len(rows), pa.string()),
             "row": pa.array(range(len(rows)), pa.int64()),
         }
     )

@@ -138,7 +138,7 @@ def test_datasets_of_the_hub_are_streamed_by_shard(tmp_path: Path) -> None:
     config = BuildConfig(output="out", sources=[source])
     units = plan_units(config)
     assert [(unit.start, unit.end, unit.lang) for unit in units] == [(n, n + 1, "nds-nl") for n in range(3)]
-    documents = [document for unit in units for part in unit.parts for document in read_unit(part, 10**6)]
+    documents = [document for unit in units for part in unit.ranges for document in read_unit(part, 10**6)]
     assert [document.page_id for document in documents] == [
         f"{file}{row}" for file in range(3) for row in range(4)
     ]
@@ -172,7 +172,7 @@ def test_ids_of_two_files_are_not_taken_for_the_same_row(tmp_path: Path) -> None
     ids = [
         document.page_id
         for unit in plan_units(config)
-        for part in unit.parts
+        for part in unit.ranges
         for document in read_unit(part, 10**6)
     ]
     assert len(set(ids)) == len(ids) == 2 * len(RECORDS)

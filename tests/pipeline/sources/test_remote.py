@@ -29,7 +29,7 @@ def _read(
 ) -> tuple[list[Unit], list[RawDocument | Skip]]:
     config = _config(path, kind, unit_bytes, **fields)
     units = plan_units(config)
-    return units, [item for unit in units for part in unit.parts for item in read_unit(part, 10**6)]
+    return units, [item for unit in units for part in unit.ranges for item in read_unit(part, 10**6)]
 
 
 def _upload(local: Path, folder: str) -> str:
