@@ -1,6 +1,6 @@
 """How fast the loader reads and packs, and how soon it is ready anywhere in a run.
 
-    python benchmarks/loader.py [--manifest corpus/manifest.json] [--steps 30] [--folder /tmp/x]
+    python -m benchmarks.loader [--manifest corpus/manifest.json] [--steps 30] [--folder /tmp/x]
 
 Rates are tokens per second of CPU time of one process, so they hold on a busy machine too. Without a
 manifest it writes a corpus of its own and, for the seek, a manifest of 10^9 rows that names it again and
@@ -8,7 +8,6 @@ again. Prints a Markdown table.
 """
 
 import argparse
-import hashlib
 import json
 import tempfile
 import time
@@ -23,7 +22,7 @@ import torch
 
 from schemas.manifest import dump_manifest
 from schemas.shards import ROW_GROUP_ROWS, SHARD
-from schemas.vocabulary import SPECIAL_TOKENS
+from tests.trainer.synthetic import manifest, set_entry, shard_entry, vocabulary
 from trainer.config import TrainConfig
 from trainer.prepare import open_data
 from trainer.ranks import Ranks
@@ -64,63 +63,16 @@ def write_shard(path: Path, length: int, groups: int, seed: int) -> dict[str, An
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns, schema=SHARD), path, row_group_size=ROW_GROUP_ROWS, compression="zstd")
-    return {
-        "path": f"{path.parent.name}/{path.name}",
-        "rows": rows,
-        "tokens": int(offsets[-1]),
-        "bytes": path.stat().st_size,
-        "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
-        "row_groups": [ROW_GROUP_ROWS] * groups,
-        "languages": {"en": rows},
-    }
+    return shard_entry(path, ["en"] * rows)
 
 
 def write_manifest(folder: Path, name: str, shards_of_length: dict[int, list[dict[str, Any]]]) -> Path:
     """A manifest of these shards, with a vocabulary beside it."""
-    pieces = "".join(f"{piece}\n" for piece in [*SPECIAL_TOKENS, *(f"w{i}" for i in range(VOCABULARY - 5))])
-    (folder / "vocab.txt").write_text(pieces)
-    sets = [
-        {
-            "name": f"len{length}",
-            "split": "train",
-            "max_seq_length": length,
-            "max_predictions": max(20, length * 3 // 20),
-            "pass": 0,
-            "rows": sum(shard["rows"] for shard in shards),
-            "tokens": sum(shard["tokens"] for shard in shards),
-            "shards": shards,
-        }
-        for length, shards in shards_of_length.items()
-    ]
-    manifest = {
-        "format": "bertmill-corpus",
-        "version": 1,
-        "objective": "nsp",
-        "label_convention": {"0": "is_next", "1": "random_next"},
-        "masking": {
-            "unit": "whole_word",
-            "probability": 0.15,
-            "mask_share": 0.8,
-            "random_share": 0.1,
-            "predict_unknown": False,
-        },
-        "vocabulary": {
-            "path": "vocab.txt",
-            "size": VOCABULARY,
-            "sha256": hashlib.sha256(pieces.encode()).hexdigest(),
-            "cased": True,
-            "special_ids": {token: i for i, token in enumerate(SPECIAL_TOKENS)},
-        },
-        "languages": {"en": {}},
-        "sets": sets,
-        "counts": {},
-        "config": {},
-        "config_hash": "0" * 64,
-        "code_version": "benchmark",
-        "libraries": {},
-    }
+    (folder / "tokenizer").mkdir(exist_ok=True)
+    (folder / "tokenizer" / "vocab.txt").write_bytes(vocabulary(VOCABULARY))
+    sets = [set_entry(f"len{length}", length, 0, shards) for length, shards in shards_of_length.items()]
     path = folder / name
-    path.write_bytes(dump_manifest(manifest))
+    path.write_bytes(dump_manifest(manifest(sets, VOCABULARY, "nsp")))
     return path
 
 
@@ -179,10 +131,10 @@ def main() -> None:
         length: [write_shard(folder / f"len{length}" / f"{i}.parquet", length, groups, i) for i in range(2)]
         for length, groups in ((128, GROUPS), (512, GROUPS // 4))
     }
-    manifest = arguments.manifest or write_manifest(folder, "manifest.json", shards)
+    corpus = arguments.manifest or write_manifest(folder, "manifest.json", shards)
     print("| length | ranks | global batch | masks | window | tokens/s of a core | packing | GPUs per core |")
     print("|---|---|---|---|---|---|---|---|")
-    lengths = sorted({one["max_seq_length"] for one in json.loads(manifest.read_bytes())["sets"]})
+    lengths = sorted({one["max_seq_length"] for one in json.loads(corpus.read_bytes())["sets"]})
     for length in lengths:
         for world, masking, window in (
             (1, "static", 1),
@@ -191,9 +143,7 @@ def main() -> None:
             (8, "dynamic", 8),
         ):
             batch = 512 * world if length <= 128 else 128 * world
-            config = config_of(
-                manifest, length, batch, arguments.steps, masking=masking, shuffle_window=window
-            )
+            config = config_of(corpus, length, batch, arguments.steps, masking=masking, shuffle_window=window)
             tokens, packed = rate(config, world)
             row = (length, world, batch, masking, window, f"{tokens:,.0f}", f"{packed:.3f}")
             print("|", *(f"{cell} |" for cell in (*row, f"{tokens / GPU_TOKENS:.1f}")))

@@ -99,32 +99,26 @@ def write_corpus(
 
     ``validation_rows`` are the rows of the shards of a validation set for each length.
     """
+
+    def shards(name: str, sizes: Sequence[int], length: int, *seeds: object) -> list[dict[str, Any]]:
+        return [
+            write_shard(
+                folder / name / f"shard-{i:05d}.parquet",
+                invented_rows(rows, length, vocab_size, objective, hash_seed(seed, *seeds, i), full),
+                group_rows,
+            )
+            for i, rows in enumerate(sizes)
+        ]
+
     sets = []
     for length in lengths:
         for number in range(passes):
             name = f"train-{length}-{number}"
-            shards = [
-                write_shard(
-                    folder / name / f"shard-{i:05d}.parquet",
-                    invented_rows(
-                        rows, length, vocab_size, objective, hash_seed(seed, length, number, i), full
-                    ),
-                    group_rows,
-                )
-                for i, rows in enumerate(shard_rows)
-            ]
-            sets.append(set_entry(name, length, number, shards))
+            sets.append(set_entry(name, length, number, shards(name, shard_rows, length, length, number)))
     for length in lengths if validation_rows else ():
         name = f"validation-{length}"
-        shards = [
-            write_shard(
-                folder / name / f"shard-{i:05d}.parquet",
-                invented_rows(rows, length, vocab_size, objective, hash_seed(seed, name, i), full),
-                group_rows,
-            )
-            for i, rows in enumerate(validation_rows)
-        ]
-        sets.append(set_entry(name, length, 0, shards) | {"split": "validation"})
+        held_out = shards(name, validation_rows, length, name)
+        sets.append(set_entry(name, length, 0, held_out) | {"split": "validation"})
     path = folder / "manifest.json"
     pieces = vocabulary(vocab_size)
     (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
