@@ -61,6 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BertmillError as error:
         print(f"bertmill: {error}", file=sys.stderr)
         return 2
+    except FileNotFoundError as error:
+        # Storage says so everywhere; who reads a file that may be missing says more.
+        print(f"bertmill: {error}: no such file", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         # The reader of our output has left (`| head`); keep Python from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 import argparse
 
+from bertmill.argument_types import natural
 from cluster import storage
 from pipeline.inspect_shards import inspect_rows
 from pipeline.verify import verify_corpus
@@ -31,9 +32,9 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.add_argument("--lang", metavar="CODE", help="rows of this language only")
     parser.add_argument(
-        "--start", type=int, default=0, metavar="N", help="number of the first row (default 0)"
+        "--start", type=natural, default=0, metavar="N", help="number of the first row (default 0)"
     )
-    parser.add_argument("--rows", type=int, default=5, metavar="N", help="rows to show (default 5)")
+    parser.add_argument("--rows", type=natural, default=5, metavar="N", help="rows to show (default 5)")
     parser.set_defaults(execute=_inspect)
 
 
@@ -71,7 +72,7 @@ def _verify_run(uri: str) -> int:
 
 def _inspect(arguments: argparse.Namespace) -> int:
     for line in inspect_rows(
-        arguments.corpus, arguments.shard, max(0, arguments.start), max(0, arguments.rows), arguments.lang
+        arguments.corpus, arguments.shard, arguments.start, arguments.rows, arguments.lang
     ):
         print(line)
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from schemas.errors import BertmillError, InputError
+from schemas.json_text import parse_json
 
 Record = dict[str, Any]
 Handler = Callable[[Record], Record]
@@ -62,17 +63,37 @@ def line_handler(area: str, vocab: str | None = None) -> Handler:
 
 def _answer(handler: Handler, line: str, number: int) -> Record:
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError as error:
         return {"id": None, "error": f"line {number}: not JSON: {error}"}
     if not isinstance(record, dict):
         return {"id": None, "error": f"line {number}: not a JSON object"}
     try:
+        _check_fields(record)
         return {"id": record.get("id"), **handler(record)}
     except BertmillError as error:
         return {"id": record.get("id"), "error": str(error)}
     except KeyError as error:
         return {"id": record.get("id"), "error": f"line {number}: field {error} is missing"}
+
+
+# The areas agree on what a field is; explain_instances checks its own.
+_FIELDS: dict[str, type] = {
+    "text": str,
+    "wikitext": str,
+    "lang": str,
+    "namespaces": dict,
+    "documents": list,
+    "langs": list,
+}
+_MAY_BE_NULL = ("namespaces", "langs")
+
+
+def _check_fields(record: Record) -> None:
+    for name in _FIELDS.keys() & record.keys():
+        value, kind = record[name], _FIELDS[name]
+        if not isinstance(value, kind) and not (value is None and name in _MAY_BE_NULL):
+            raise InputError(f"{name}: not a {kind.__name__}: {value!r:.60}")
 
 
 def _run_dump(files: list[str]) -> int:

@@ -19,6 +19,9 @@ _CHOICES = {
 }
 
 
+_MOST = {"max_seq_length": 1 << 17, "max_predictions": 1 << 17}
+
+
 def explain(record: dict[str, Any]) -> dict[str, Any]:
     """The rows for ``documents`` (sentences of pieces), and how many tokens are in none of them.
 
@@ -53,6 +56,8 @@ def _field(record: dict[str, Any], name: str, kind: type | tuple[type, ...], def
     value = record.get(name, default)
     if not isinstance(value, kind):
         raise InputError(f"{name}: missing, or of another type than it should be: {value!r:.60}")
+    if isinstance(value, int) and name in _MOST and value > _MOST[name]:
+        raise InputError(f"{name}: {value} is above {_MOST[name]}")
     if name in _CHOICES and value not in _CHOICES[name]:
         raise InputError(f"{name}: {value!r} is none of {', '.join(_CHOICES[name])}")
     return value
@@ -85,6 +90,8 @@ def _bucket(record: dict[str, Any], documents: list[list[list[str]]], pieces: li
     sentences = [sentence for doc in documents for sentence in doc]
     ids = [number[piece] for sentence in sentences for piece in sentence]
     languages = record.get("langs") or ["und"] * len(documents)
+    if len(languages) != len(documents) or not all(isinstance(lang, str) for lang in languages):
+        raise InputError("langs: one code for each document")
     return BucketDocuments(
         token_ids=np.array(ids, np.int32),
         sentence_offsets=offsets_of(np.array([len(sentence) for sentence in sentences], np.int64)),

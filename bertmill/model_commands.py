@@ -2,6 +2,8 @@
 
 import argparse
 
+from bertmill.argument_types import natural, positive
+
 # torch is imported where a command needs it: the other commands should not wait for it.
 
 
@@ -16,7 +18,7 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser.add_argument("--to", required=True, metavar="FOLDER", help="where the model goes: a folder or URI")
     parser.add_argument(
         "--evaluate",
-        type=int,
+        type=natural,
         default=0,
         metavar="ROWS",
         help="measure this many held-out rows for the model card (default: none)",
@@ -25,7 +27,9 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     parser = commands.add_parser("fill", help="fill the [MASK]s of a text with an exported model")
     parser.add_argument("model", metavar="MODEL", help="a Hugging Face directory")
     parser.add_argument("text", nargs="+", metavar="TEXT", help="text with [MASK] in it")
-    parser.add_argument("--top", type=int, default=3, metavar="N", help="answers for each mask (default 3)")
+    parser.add_argument(
+        "--top", type=positive, default=3, metavar="N", help="answers for each mask (default 3)"
+    )
     parser.set_defaults(execute=_fill)
     parser = commands.add_parser("checkpoints", help="list a run's checkpoints and whether each can be used")
     parser.add_argument("run", metavar="RUN", help="the run's folder or URI")

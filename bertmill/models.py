@@ -28,13 +28,17 @@ def export_run(run_uri: str, output: str, evaluate_rows: int = 0) -> int:
     saved = load_model(run_uri)
     if saved.step is None:
         raise CheckpointError(f"{run_uri}: an exported model already, no run")
-    uri = saved.corpus["uri"]
+    uri, digest = saved.corpus.get("uri"), saved.corpus.get("sha256")
+    run = saved.config.get("run")
+    name = run.get("name") if isinstance(run, dict) else None
+    if not isinstance(uri, str) or not isinstance(name, str):
+        raise CheckpointError(f"{saved.uri}: does not say its run and its corpus")
     corpus = open_corpus(uri)
-    if corpus.digest != saved.corpus["sha256"]:
+    if corpus.digest != digest:
         raise CheckpointError(f"{saved.uri}: {uri} is not the corpus that it was trained on any more")
     tokenizer = storage.join(corpus.folder, corpus.manifest["vocabulary"]["path"]).rpartition("/")[0]
     card = ModelCard(
-        name=saved.config["run"]["name"],
+        name=name,
         languages=corpus.languages,
         manifest_sha256=corpus.digest,
         step=saved.step,
@@ -114,7 +118,7 @@ def fill_masks(model_uri: str, texts: Sequence[str], top: int = 3) -> list[Answe
         with torch.no_grad():
             hidden = model.encode_padded(tokens, torch.zeros_like(tokens), torch.ones_like(tokens))
             logits = model.token_head(hidden[0, places], model.word_weight)[:, : len(vocabulary.pieces)]
-        best = logits.float().softmax(-1).topk(top)
+        best = logits.float().softmax(-1).topk(min(top, len(vocabulary.pieces)))
         answers = [
             [
                 (_word(vocabulary.pieces[number]), chance)

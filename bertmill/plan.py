@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from bertmill.argument_types import amount, positive
 from bertmill.forecast import (
     CorpusSize,
     PhaseForecast,
@@ -35,10 +36,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("config", metavar="CONFIG", help="config of a build or of a training run")
     parser.add_argument("--cores", type=int, default=64, help="cores of the build (default 64)")
     parser.add_argument("--cores-per-node", type=int, default=16, help="cores of a node (default 16)")
-    parser.add_argument("--input-gb", type=float, help="compressed size of the sources, instead of looking")
+    parser.add_argument("--input-gb", type=amount, help="compressed size of the sources, instead of looking")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of the training run (default 8)")
     parser.add_argument("--gpus-per-node", type=int, default=8, help="GPUs of a node (default 8)")
-    parser.add_argument("--vocab-size", type=int, default=119_547, help="pieces (training; default 119547)")
+    parser.add_argument(
+        "--vocab-size", type=positive, default=119_547, help="pieces (training; default 119547)"
+    )
     parser.set_defaults(execute=run)
 
 

@@ -4,6 +4,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
+from bertmill.argument_types import positive
 from cluster.config_file import load_config
 
 if TYPE_CHECKING:
@@ -25,10 +26,16 @@ def add_parsers(commands: "argparse._SubParsersAction[argparse.ArgumentParser]")
     )
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory, run, or checkpoint")
     parser.add_argument("--corpus", required=True, metavar="MANIFEST", help="the corpus manifest")
-    parser.add_argument("--length", type=int, metavar="N", help="which set (default: the longest that fits)")
-    parser.add_argument("--rows", type=int, metavar="N", help="measure this many rows (default: all)")
     parser.add_argument(
-        "--micro-batch-tokens", type=int, default=16384, metavar="N", help="tokens at a time (default 16384)"
+        "--length", type=positive, metavar="N", help="which set (default: the longest that fits)"
+    )
+    parser.add_argument("--rows", type=positive, metavar="N", help="measure this many rows (default: all)")
+    parser.add_argument(
+        "--micro-batch-tokens",
+        type=positive,
+        default=16384,
+        metavar="N",
+        help="tokens at a time (default 16384)",
     )
     parser.add_argument("--gpu", action="store_true", help="on the first CUDA device, in bf16")
     parser.add_argument(

@@ -34,8 +34,11 @@ def parse_yaml(raw: bytes, origin: str) -> dict[str, Any]:
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise ConfigError(f"{origin}:{line}: not YAML: {error.problem}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, ValueError) as error:
+        # A ValueError is a date such as 2026-99-99, which YAML takes for one.
         raise ConfigError(f"{origin}: not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{origin}: nested too deeply") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{origin}: the config must be a mapping of fields")
     return data
@@ -64,8 +67,8 @@ def _apply(data: dict[str, Any], override: str) -> None:
         raise ConfigError(f"argument {override!r}: expected --field.subfield=value")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"argument --{name}: not a YAML value: {text!r}") from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(f"argument --{name}: not a YAML value: {text!r:.80}") from error
     *parents, last = name.replace("-", "_").split(".")
     place: Any = data
     for part in parents:

@@ -17,8 +17,16 @@ _TEMPORARY = ".part-"
 
 
 def path_of(uri: str) -> Path:
-    """The local path of a plain path or a file:// URI (taken literally, nothing is percent-decoded)."""
+    """The local path of a plain path or a file:// URI (taken literally, nothing is percent-decoded).
+
+    Raises StorageError for what cannot be a path.
+    """
+    if "\0" in uri:
+        raise StorageError(f"{uri!r}: no file has such a name")
     return Path(uri.removeprefix("file://"))
+
+
+_WRITING = ("write", "create")
 
 
 @contextmanager
@@ -26,6 +34,8 @@ def _errors(uri: str, operation: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
+        if operation in _WRITING:
+            raise StorageError(f"{uri}: {operation}: the folder cannot be made, or is gone") from error
         raise FileNotFoundError(uri) from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)

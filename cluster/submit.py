@@ -54,7 +54,7 @@ def read_runtime_env(uri: str, working_dir: Path | None, variables: Mapping[str,
         data = yaml.safe_load(storage.read_bytes(uri))
     except FileNotFoundError as error:
         raise ConfigError(f"{uri}: no such runtime environment file") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(f"{uri}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise ConfigError(f"{uri}: a runtime environment is a mapping")

@@ -47,7 +47,10 @@ def _rows(
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Row numbers and rows, read a row group at a time."""
     uri = corpus.uri(entry["path"])
-    file = storage.parquet_file(uri)
+    try:
+        file = storage.parquet_file(uri)
+    except FileNotFoundError as error:
+        raise CorpusError(f"{uri}: the shard is missing") from error
     if not file.schema_arrow.equals(SHARD):
         raise CorpusError(f"{uri}: has other columns than a shard")
     left, first = rows, 0

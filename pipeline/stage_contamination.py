@@ -4,7 +4,6 @@ import bz2
 import gzip
 import hashlib
 import io
-import json
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pipeline.ray_stage import Row, map_units
 from pipeline.stage_extract import Part
 from schemas.arrays import distinct_values
 from schemas.errors import ConfigError, InputError
+from schemas.json_text import parse_json
 
 CONTAMINATED_REASON = "contaminated"
 _OPENERS: dict[str, Any] = {
@@ -63,17 +63,17 @@ def evaluation_texts(uri: str) -> Iterator[str]:
         stream = _OPENERS[suffix](raw) if suffix else raw
         try:
             yield from _texts(io.TextIOWrapper(stream, encoding="utf-8"), uri.lower().removesuffix(suffix))
-        except (ValueError, OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
+        except (ValueError, RecursionError, OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
             raise InputError(f"{uri}: not a readable evaluation file: {error}") from error
 
 
 def _texts(lines: io.TextIOWrapper, name: str) -> Iterator[str]:
     if name.endswith(".json"):
-        yield from _strings(json.load(lines))
+        yield from _strings(parse_json(lines.read()))
     elif name.endswith((".jsonl", ".ndjson")):
         for line in lines:
             if line.strip():
-                yield from _strings(json.loads(line))
+                yield from _strings(parse_json(line))
     else:
         for line in lines:
             yield from line.split("\t")

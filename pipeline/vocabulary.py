@@ -21,6 +21,7 @@ from pipeline.character_table import Accents, default_accents, normalizer_for
 from pipeline.word_counts import WORD_COUNTS, count_words, merge_word_counts, word_counts
 from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
+from schemas.json_text import parse_json
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 __all__ = [
@@ -226,7 +227,7 @@ def load_vocabulary(uri: str, cased: bool | None = None, accents: Accents | None
 def _folding_beside(uri: str, accents: Accents | None) -> tuple[bool, Accents | None]:
     config_uri = uri[: uri.rfind("/") + 1] + TOKENIZER_CONFIG_NAME
     try:
-        config = json.loads(storage.read_bytes(config_uri))
+        config = parse_json(storage.read_bytes(config_uri))
         lower = config["do_lower_case"]
     except FileNotFoundError as error:
         raise CorpusError(f"{uri}: say whether it is cased: there is no {config_uri}") from error

@@ -13,13 +13,18 @@ from typing import Any
 import jsonschema
 
 from schemas.errors import CorpusError
+from schemas.json_text import parse_json
+from schemas.vocabulary import SPECIAL_TOKENS
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT = "bertmill-corpus"
 MANIFEST_VERSION = 1
 
-_COUNT = {"type": "integer", "minimum": 0}
-_ROW_GROUP = {"type": "integer", "minimum": 1}
+# Far beyond any corpus, and within the integers of every reader.
+_MOST = 1 << 53
+_COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
+_ROW_GROUP = {"type": "integer", "minimum": 1, "maximum": _MOST}
+_LONGEST = 1 << 17
 _SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
 _COUNTS_BY_NAME = {"type": "object", "additionalProperties": _COUNT}
 # A path below the manifest's folder; no absolute path and no step upwards.
@@ -47,13 +52,41 @@ SET_ENTRY = {
     "properties": {
         "name": {"type": "string", "minLength": 1},
         "split": {"enum": ["train", "validation"]},
-        "max_seq_length": {"type": "integer", "minimum": 8},
-        "max_predictions": {"type": "integer", "minimum": 1},
+        "max_seq_length": {"type": "integer", "minimum": 8, "maximum": _LONGEST},
+        "max_predictions": {"type": "integer", "minimum": 1, "maximum": _LONGEST},
         "pass": _COUNT,
         "rows": _COUNT,
         "tokens": _COUNT,
         "shards": {"type": "array", "items": SHARD_ENTRY},
     },
+}
+
+_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
+_MASKING = {
+    "type": "object",
+    "required": ["unit", "probability", "mask_share", "random_share"],
+    "properties": {
+        "unit": {"enum": ["token", "whole_word", "span", "ngram"]},
+        "probability": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "mask_share": _SHARE,
+        "random_share": _SHARE,
+        "predict_unknown": {"type": "boolean"},
+        "words": {
+            "type": ["object", "null"],
+            "required": ["path", "sha256"],
+            "properties": {"path": _PATH, "sha256": _SHA256},
+        },
+    },
+}
+
+# What a build counts of a set; `bertmill verify` counts the first five again.
+_SET_NUMBERS = ("rows", "row_tokens", "masked", "masked_by_mask", "masked_unchanged", "tokens_in",
+                "tokens_used", "tokens_cut")  # fmt: skip
+_SET_GROUPS = ("labels", "left_over", "events")
+_SET_COUNTS = {
+    "type": "object",
+    "required": [*_SET_NUMBERS, *_SET_GROUPS],
+    "properties": dict.fromkeys(_SET_NUMBERS, _COUNT) | dict.fromkeys(_SET_GROUPS, _COUNTS_BY_NAME),
 }
 
 MANIFEST_SCHEMA: dict[str, Any] = {
@@ -70,22 +103,25 @@ MANIFEST_SCHEMA: dict[str, Any] = {
         "version": {"const": MANIFEST_VERSION},
         "objective": {"enum": ["nsp", "sop", "none"]},
         "label_convention": {"type": "object", "additionalProperties": {"type": "string"}},
-        "masking": {"type": "object"},
+        "masking": _MASKING,
         "vocabulary": {
             "type": "object",
             "required": ["path", "size", "sha256", "cased", "special_ids"],
             "additionalProperties": False,
             "properties": {
                 "path": _PATH,
-                "size": {"type": "integer", "minimum": 6},
+                "size": {"type": "integer", "minimum": 6, "maximum": 2_000_000},
                 "sha256": _SHA256,
                 "cased": {"type": "boolean"},
-                "special_ids": _COUNTS_BY_NAME,
+                "special_ids": {**_COUNTS_BY_NAME, "required": list(SPECIAL_TOKENS)},
             },
         },
-        "languages": {"type": "object"},
+        "languages": {"type": "object", "additionalProperties": {"type": "object"}},
         "sets": {"type": "array", "minItems": 1, "items": SET_ENTRY},
-        "counts": {"type": "object"},
+        "counts": {
+            "type": "object",
+            "properties": {"by_set": {"type": "object", "additionalProperties": _SET_COUNTS}},
+        },
         "config": {"type": "object"},
         "config_hash": _SHA256,
         "code_version": {"type": "string"},
@@ -110,7 +146,7 @@ def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[A
 
 
 def _are_counts(values: Iterable[Any], *, least: int) -> bool:
-    return all(type(value) is int and value >= least for value in values)
+    return all(type(value) is int and least <= value <= _MOST for value in values)
 
 
 def _is_sound_shard(entry: Any) -> bool:
@@ -163,7 +199,7 @@ def parse_manifest(raw: bytes, origin: str) -> dict[str, Any]:
     Raises CorpusError that names ``origin`` and the field at fault, or says that it was edited.
     """
     try:
-        manifest = json.loads(raw)
+        manifest = parse_json(raw, constants=False)
     except ValueError as error:
         raise CorpusError(f"{origin}: not JSON: {error}") from error
     check_manifest(manifest, origin)

@@ -28,6 +28,7 @@ import torch
 from cluster import local_files, scratch, storage
 from cluster.files import FileInfo
 from schemas.errors import CheckpointError
+from schemas.json_text import parse_json
 
 FORMAT = 1
 MANIFEST = "MANIFEST.json"
@@ -75,7 +76,7 @@ class Manifest:
 def parse_manifest(raw: bytes, uri: str) -> Manifest:
     """The manifest in ``raw``. Raises CheckpointError that names ``uri`` if it is not whole."""
     try:
-        body = json.loads(raw)
+        body = parse_json(raw)
         said = body.pop("sha256")
         version = body["format"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:

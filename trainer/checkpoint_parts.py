@@ -27,6 +27,7 @@ from torch import Tensor
 
 from cluster import storage
 from schemas.errors import CheckpointError, StorageError
+from schemas.json_text import parse_json
 from trainer import checkpoint_format as layout
 from trainer.checkpoint_format import FileEntry
 
@@ -161,7 +162,7 @@ def _note(uri: str, rank: int, world_size: int) -> str:
 
 def _read_note(note: str) -> FileEntry:
     try:
-        data = json.loads(storage.read_bytes(note))
+        data = parse_json(storage.read_bytes(note))
         if "error" in data:
             raise CheckpointError(f"{note}: the rank could not save its part: {data['error']}")
         return FileEntry(int(data["size"]), str(data["sha256"]))

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from cluster import storage
 from schemas.errors import CheckpointError, CorpusError
+from schemas.json_text import parse_json
 from schemas.vocabulary import SPECIAL_TOKENS
 from trainer.hugging_face import architecture_of, from_config, from_tensors, to_config, to_tensors
 from trainer.model import BertPretraining, parameter_count
@@ -68,7 +69,7 @@ def import_model(uri: str) -> BertPretraining:
         raise CheckpointError(f"{error}: no such file; config.json and model.safetensors are read") from error
     config_uri, weights_uri = storage.join(uri, CONFIG_NAME), storage.join(uri, WEIGHTS_NAME)
     try:
-        data = json.loads(raw)
+        data = parse_json(raw)
         tensors = safetensors.torch.load(weights)
     except ValueError as error:
         raise CheckpointError(f"{config_uri}: not JSON: {error}") from error
@@ -114,7 +115,7 @@ def tokenizer_files(tokenizer: str, config: ModelConfig) -> dict[str, bytes]:
 
 def _tokenizer_config(raw: bytes, config: ModelConfig) -> bytes:
     """The tokenizer's settings, with the length and the inputs of this model."""
-    data = json.loads(raw)
+    data = parse_json(raw)
     data["model_max_length"] = config.max_positions
     names = ["input_ids", "attention_mask"]
     if config.norm == "post":

@@ -4,13 +4,13 @@ Equal seeds give equal bits on one machine; another processor or another torch s
 a comparison allows a relative difference.
 """
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cluster import storage
 from schemas.errors import ConfigError
+from schemas.json_text import parse_json
 from trainer.history import read_history
 
 DEFAULT_TOLERANCE = 1e-4
@@ -65,6 +65,6 @@ def _read_golden(uri: str) -> dict[int, float]:
     except FileNotFoundError as error:
         raise ConfigError(f"{uri}: no such file of losses") from error
     try:
-        return {int(step): float(loss) for step, loss in json.loads(raw)["losses"].items()}
+        return {int(step): float(loss) for step, loss in parse_json(raw)["losses"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{uri}: not a file of losses") from error

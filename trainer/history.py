@@ -1,11 +1,11 @@
 """Reads what all attempts of a run wrote down, as one history."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Any
 
 from cluster import storage
 from schemas.errors import CheckpointError
+from schemas.json_text import parse_json
 
 Record = dict[str, Any]
 
@@ -25,7 +25,7 @@ class History:
 def read_history(run_uri: str) -> History:
     """The history of a run. A line that a killed process left unfinished is passed over.
 
-    Raises CheckpointError when the run has no log.
+    Raises CheckpointError when the run has no log, or names the line of it that is damaged.
     """
     records: list[tuple[int, Record]] = []
     folder = storage.join(run_uri, "metrics")
@@ -34,9 +34,9 @@ def read_history(run_uri: str) -> History:
         attempt = place.rpartition("-")[2]
         if name != "rank-00000.jsonl" or not attempt.isdigit():
             continue
-        for line in storage.read_bytes(file.uri).decode("utf-8", "replace").splitlines(keepends=True):
-            if line.endswith("\n"):
-                records.append((int(attempt), json.loads(line)))
+        # What follows the last newline was not finished.
+        for number, line in enumerate(storage.read_bytes(file.uri).split(b"\n")[:-1], start=1):
+            records.append((int(attempt), _record(line, f"{file.uri}:{number}")))
     if not records:
         raise CheckpointError(f"{folder}: no log of a run")
     records.sort(key=lambda record: record[0])
@@ -56,3 +56,16 @@ def read_history(run_uri: str) -> History:
         [held_out[step] for step in sorted(held_out)],
         sorted(events, key=lambda event: float(event["time"])),
     )
+
+
+def _record(line: bytes, place: str) -> Record:
+    try:
+        record = parse_json(line.decode("utf-8", "replace"))
+    except ValueError as error:
+        raise CheckpointError(f"{place}: not a line of a log: {error}") from error
+    if (
+        not isinstance(record, dict)
+        or not {"time", "event" if "event" in record else "step"} <= record.keys()
+    ):
+        raise CheckpointError(f"{place}: not a line of a log")
+    return record

@@ -4,12 +4,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from schemas.errors import ConfigError
+
 Size = Literal["tiny", "mini", "small", "medium", "base", "large", "custom"]
 Style = Literal["bert", "roberta", "albert", "modern"]
 PairObjective = Literal["nsp", "sop", "none"]
 
 # Matrix products are quickest on tensor cores when every side is a multiple of 64.
 VOCABULARY_MULTIPLE = 64
+MOST_PIECES = 2_000_000
 
 # Layers and hidden size as in google-research/bert (README, "Smaller BERT Models" and the 2018 release);
 # heads are hidden / 64 and the feed-forward layer is four times as wide, there as here.
@@ -57,7 +60,7 @@ class ModelConfig(BaseModel):
     """Google's figures for layers and hidden_size; custom fills nothing in."""
     style: Style = "bert"
     """bert; roberta (no pairs, no segments); albert (factorised, shared); modern (ModernBERT's choices)."""
-    vocab_size: Annotated[int, Field(ge=0, le=2_000_000)] = 0
+    vocab_size: Annotated[int, Field(ge=0, le=MOST_PIECES)] = 0
     """Pieces of the vocabulary; 0 takes the corpus manifest's."""
     layers: Annotated[int, Field(ge=1, le=200)] = 12
     """Transformer layers."""
@@ -65,9 +68,9 @@ class ModelConfig(BaseModel):
     """Width of the hidden states."""
     heads: Annotated[int, Field(ge=1)] = 12
     """Attention heads; hidden_size / 64 by default."""
-    intermediate_size: Annotated[int, Field(ge=8)] = 3072
+    intermediate_size: Annotated[int, Field(ge=8, le=1 << 17)] = 3072
     """Width of the feed-forward layer; 4 hidden_size by default, 1.5 for modern (its gate doubles it)."""
-    embedding_size: Annotated[int, Field(ge=8)] = 768
+    embedding_size: Annotated[int, Field(ge=8, le=16384)] = 768
     """Width of the embeddings; smaller than hidden_size means factorised, with a projection."""
     max_positions: Annotated[int, Field(ge=8, le=1 << 17)] = 512
     """Longest sequence."""
@@ -158,5 +161,7 @@ class ModelConfig(BaseModel):
         return self.local_window > 0 and layer % self.global_every != 0
 
     def with_vocabulary(self, size: int) -> "ModelConfig":
-        """The same shape with ``size`` pieces."""
+        """The same shape with ``size`` pieces. Raises ConfigError for more than a model may have."""
+        if size > MOST_PIECES:
+            raise ConfigError(f"model.vocab_size: {size} pieces are more than {MOST_PIECES}")
         return ModelConfig.model_validate({**self.model_dump(), "vocab_size": size})

@@ -114,19 +114,35 @@ def restore(
     Raises ConfigError for changes that the config does not accept, CheckpointError.
     """
     with found as checkpoint:
-        before = checkpoint.trainer["identity"]
+        before = checkpoint.trainer.get("identity")
+        if not isinstance(before, dict):
+            raise CheckpointError(f"{found.uri}: does not say what run it belongs to")
         now = identity(config, corpus.digest)
         changes = check_identity(before, now, config.run.name, config.run.accept_changes)
         state = checkpoint.load()
     try:
         network.model.load_state_dict(state["model"])
         network.optimizer.load_state_dict(state["optimizer"])
-    except (RuntimeError, ValueError) as error:
+        guard.load(state["trainer"]["guard"])
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{found.uri}: does not fit the model: {' '.join(str(error).split())[:300]}"
         ) from error
-    guard.load(state["trainer"]["guard"])
-    return Position(**state["trainer"]["position"]), changes
+    return _position_of(state["trainer"].get("position"), found), changes
+
+
+def _position_of(kept: Any, found: LoadedCheckpoint) -> Position:
+    try:
+        position = Position(**kept)
+    except TypeError as error:
+        raise CheckpointError(f"{found.uri}: does not say how far the run has come") from error
+    counts, losses = (position.step, position.tokens), (position.first_loss, position.last_loss)
+    sound = all(type(count) is int and count >= 0 for count in counts)
+    if not sound or not all(loss is None or isinstance(loss, int | float) for loss in losses):
+        raise CheckpointError(f"{found.uri}: does not say how far the run has come: {kept!r:.100}")
+    if position.step != found.step:
+        raise CheckpointError(f"{found.uri}: is of step {found.step}, its position says {position.step}")
+    return position
 
 
 def identity(config: TrainConfig, corpus_digest: str) -> dict[str, Any]:

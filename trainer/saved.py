@@ -51,7 +51,13 @@ def _of_checkpoint(checkpoint: LoadedCheckpoint) -> SavedModel:
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{checkpoint.uri}: does not say the shape of its model") from error
     model = BertPretraining(config)
-    model.load_state_dict(state["model"], strict=True)
-    return SavedModel(
-        model.eval(), checkpoint.uri, checkpoint.step, kept.get("config", {}), kept.get("corpus", {})
-    )
+    try:
+        model.load_state_dict(state["model"], strict=True)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:300]
+        raise CheckpointError(f"{checkpoint.uri}: not the weights of its model: {reason}") from error
+    origin = {name: kept.get(name, {}) for name in ("config", "corpus")}
+    for name, about in origin.items():
+        if not isinstance(about, dict):
+            raise CheckpointError(f"{checkpoint.uri}: {name} is no mapping")
+    return SavedModel(model.eval(), checkpoint.uri, checkpoint.step, **origin)

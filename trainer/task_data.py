@@ -3,13 +3,13 @@
 import bz2
 import gzip
 import io
-import json
 import lzma
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cluster import storage
 from schemas.errors import InputError
+from schemas.json_text import parse_json
 
 # A number from 0, a name in the header line, or several names of which a file has one.
 Column = int | str | list[str]
@@ -166,7 +166,7 @@ def read_squad(uris: Sequence[str]) -> Iterator[QuestionExample]:
     """Questions of SQuAD 1.1 and 2.0 files. Raises InputError that names file and place."""
     for uri in uris:
         try:
-            articles = json.loads(read_text(uri))["data"]
+            articles = parse_json(read_text(uri))["data"]
             for a, article in enumerate(articles):
                 for p, paragraph in enumerate(article["paragraphs"]):
                     for question in paragraph["qas"]:

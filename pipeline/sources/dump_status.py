@@ -1,11 +1,11 @@
 """Whether a dump is finished, by the status file that Wikimedia publishes beside it."""
 
-import json
 import re
 from typing import Any
 
 from cluster import storage
 from schemas.errors import InputError
+from schemas.json_text import parse_json
 
 STATUS_NAMES = ("dumpstatus.json", "dumpruninfo.json")
 
@@ -27,7 +27,7 @@ def check_status(uri: str, size: int) -> None:
 
 def _jobs(raw: bytes, status_uri: str) -> dict[str, Any]:
     try:
-        jobs = json.loads(raw)["jobs"]
+        jobs = parse_json(raw)["jobs"]
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{status_uri}: not a status file of a dump: {error}") from error
     if not isinstance(jobs, dict):

@@ -1,6 +1,5 @@
 """Rows of a Parquet or JSON Lines file as dictionaries, read by row group or byte range."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +8,7 @@ from cluster import storage
 from pipeline.sources.lines import read_lines
 from pipeline.units import Unit
 from schemas.errors import InputError
+from schemas.json_text import parse_json
 
 FIELDS = ("id", "title", "lang", "language", "url", "revision", "revid")
 _BATCH_ROWS = 256
@@ -62,7 +62,7 @@ def _json_rows(unit: Unit) -> Iterator[Row]:
 
 def _parse(text: str, place: str, text_field: str) -> dict[str, Any]:
     try:
-        values = json.loads(text)
+        values = parse_json(text)
     except ValueError as error:
         raise InputError(f"{place}: not JSON (a cut file?): {error}") from error
     if not isinstance(values, dict):
