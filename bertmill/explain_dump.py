@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from pipeline.config import Extraction
 from pipeline.dedup.exact import page_losers
-from pipeline.page_policy import DUPLICATE
+from pipeline.skip_reasons import DUPLICATE
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.wikimedia import plan_dump, read_dump
 from schemas.errors import InputError

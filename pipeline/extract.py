@@ -12,17 +12,10 @@ from pipeline.config import BuildConfig
 from pipeline.dedup.exact import content_hash
 from pipeline.funnel import Funnel
 from pipeline.normalize import count_lone_surrogates, normalize_paragraphs, to_nfc
-from pipeline.page_policy import (
-    DISAMBIGUATION,
-    LIST_LIKE,
-    TIMEOUT,
-    TOO_LARGE,
-    document_skip_reason,
-    is_disambiguation,
-    list_share,
-)
+from pipeline.page_policy import document_skip_reason, is_disambiguation, list_share
 from pipeline.sentences import split_paragraphs
 from pipeline.site import SiteInfo
+from pipeline.skip_reasons import DISAMBIGUATION, LIST_LIKE, TIMEOUT, TOO_LARGE
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.reader import read_unit
 from pipeline.time_limit import TimeLimit, TimeLimitError

@@ -1,26 +1,13 @@
-"""Which pages are left out, and the name of the reason under which they are counted.
-
-Before cleaning: malformed, namespace, redirect, content-model, deleted, empty, too-large, disambiguation.
-After cleaning: too-short, list-like. ``timeout`` is raised while cleaning; ``duplicate`` and bot-stub are
-found when all units are known.
-"""
+"""Which pages are left out by what their text is: disambiguations, lists, and what is too short."""
 
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 
 from pipeline.config import Extraction
-from pipeline.languages import DISAMBIGUATION_TEMPLATES, is_redirect
-from pipeline.site import SiteInfo
-from pipeline.sources.wiki_page import WikiPage
+from pipeline.languages import DISAMBIGUATION_TEMPLATES
+from pipeline.skip_reasons import TOO_SHORT
 
-MALFORMED, NAMESPACE, REDIRECT, CONTENT_MODEL = "malformed", "namespace", "redirect", "content-model"
-DELETED, EMPTY, TOO_LARGE, DISAMBIGUATION = "deleted", "empty", "too-large", "disambiguation"
-TOO_SHORT, LIST_LIKE = "too-short", "list-like"
-TIMEOUT, DUPLICATE = "timeout", "duplicate"
-
-# Begins neither with '#' nor with what may stand for it or for white space: an entity, a wide space.
-_NO_REDIRECT = re.compile(rb"\s*[!\"$%'-~]")
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60})(?=[|}\n<])")
 _LIST_MARKS = frozenset("*#:;")
 _MARKUP_LINE = frozenset(("", *"|!{}=<"))
@@ -32,26 +19,6 @@ _DENSE = (
     (0.5, re.compile("[\u3040-\u30ff\u31f0-\u31ff]")),
 )
 _SEPARATORS = re.compile(r"[\s_-]+")
-
-
-def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) -> str | None:
-    """Why a page does not go on to cleaning, by what the dump says of it; None for one that does."""
-    number = page.namespace
-    if number is None:
-        number = site.namespace_of_title(page.title)
-    if number not in namespaces:
-        return NAMESPACE
-    if page.redirect:
-        return REDIRECT
-    if page.model not in ("", "wikitext"):
-        return CONTENT_MODEL
-    if page.deleted:
-        return DELETED
-    if not page.raw_text or page.raw_text.isspace():
-        return EMPTY
-    if _NO_REDIRECT.match(page.raw_text):
-        return None
-    return REDIRECT if is_redirect(page.beginning) else None
 
 
 def is_disambiguation(title: str, wikitext: str) -> bool:

@@ -21,12 +21,12 @@ from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import U64, hashed_words
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import Row, map_units
+from pipeline.skip_reasons import CONTAMINATED
 from pipeline.stage_extract import Part
 from schemas.arrays import distinct_values
 from schemas.errors import ConfigError, InputError
 from schemas.json_text import parse_json
 
-CONTAMINATED_REASON = "contaminated"
 _OPENERS: dict[str, Any] = {
     ".gz": gzip.open,
     ".bz2": bz2.open,
@@ -127,7 +127,7 @@ def _contaminated_rows(part: Part, gone: pa.Table, runs: U64) -> pa.Table:
             "part": pa.array(np.full(len(hit), part.ordinal), pa.int32()),
             "row": pa.array(rows[hit], pa.int32()),
             "lang": chosen["lang"],
-            "reason": pa.array([CONTAMINATED_REASON] * len(hit), pa.string()),
+            "reason": pa.array([CONTAMINATED] * len(hit), pa.string()),
             "key": chosen["key"],
             # No document stays in its place.
             "kept_key": pa.array([""] * len(hit), pa.string()),

@@ -20,6 +20,7 @@ from pipeline.config import BuildConfig
 from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
 from pipeline.losers import LOSERS, Gone, kept_rows
 from pipeline.ray_stage import BUCKET, Row
+from pipeline.skip_reasons import DUPLICATE, DUPLICATE_TEXT
 from pipeline.stage_contamination import load_evaluation, run_contamination
 from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_near import run_near
@@ -28,8 +29,6 @@ from pipeline.stage_stubs import run_stubs
 from schemas.documents import DOCUMENTS
 
 ROWS_PER_BUCKET = 2_000_000
-PAGE_REASON = "duplicate"
-TEXT_REASON = "duplicate-text"
 _FROM_DOCUMENTS = ["key", "source", "lang", "page_id", "revision", "content_hash"]
 _KEYS = pa.schema(
     [
@@ -105,7 +104,7 @@ def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone:
 
     def reduce(table: pa.Table) -> pa.Table:
         found = page_losers(table) if by_page else exact_losers(table)
-        reason = pa.array([PAGE_REASON if by_page else TEXT_REASON] * found.num_rows, pa.string())
+        reason = pa.array([DUPLICATE if by_page else DUPLICATE_TEXT] * found.num_rows, pa.string())
         return _sorted([found.append_column("reason", reason).select(LOSERS.names)])
 
     losers.run([vars(part) for part in parts], emit, reduce, _KEYS)

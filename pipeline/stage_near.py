@@ -48,11 +48,11 @@ from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import hashed_words, shingles
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row, plain_errors
+from pipeline.skip_reasons import NEAR_DUPLICATE
 from pipeline.stage_extract import Part
 from schemas.arrays import distinct_values
 from schemas.documents import DOCUMENTS
 
-NEAR_REASON = "near-duplicate"
 # Documents of one bucket of bands: 16 bands of 24 bytes each.
 DOCUMENTS_PER_BUCKET = 500_000
 # Pairs of one bucket of sketches, of up to 64 kB a pair.
@@ -259,7 +259,7 @@ def _keep_smallest(keep: CommittedShuffle, parts: list[Part], clusters: pa.Table
 
     def reduce(table: pa.Table) -> pa.Table:
         found = cluster_losers(table)
-        found = found.append_column("reason", pa.array([NEAR_REASON] * found.num_rows, pa.string()))
+        found = found.append_column("reason", pa.array([NEAR_DUPLICATE] * found.num_rows, pa.string()))
         return found.sort_by([("part", "ascending"), ("row", "ascending")])
 
     with_members = distinct_values(

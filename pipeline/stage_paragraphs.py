@@ -21,9 +21,9 @@ from pipeline.dedup.paragraphs import (
 from pipeline.dedup.shingles import U64
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row
+from pipeline.skip_reasons import BOILERPLATE
 from pipeline.stage_extract import Part
 
-BOILERPLATE_REASON = "boilerplate"
 # Documents whose paragraphs one bucket counts: some 20 paragraphs of 16 bytes each.
 DOCUMENTS_PER_BUCKET = 1_000_000
 _COLUMNS = ["sentences", "paragraph_sentences"]
@@ -73,7 +73,7 @@ def _emptied(
                 "part": pa.array(np.full(len(empty), part.ordinal), pa.int32()),
                 "row": pa.array(rows[empty], pa.int32()),
                 "lang": table["lang"].take(pa.array(empty)),
-                "reason": pa.array([BOILERPLATE_REASON] * len(empty), pa.string()),
+                "reason": pa.array([BOILERPLATE] * len(empty), pa.string()),
                 "key": table["key"].take(pa.array(empty)),
                 # No document stays in its place.
                 "kept_key": pa.array([""] * len(empty), pa.string()),

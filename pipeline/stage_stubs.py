@@ -16,10 +16,10 @@ from pipeline.dedup.bot_stubs import skeletons, stub_losers
 from pipeline.dedup.components import node_bucket
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
 from pipeline.ray_stage import BUCKET, Row
+from pipeline.skip_reasons import BOT_STUB
 from pipeline.stage_extract import Part
 from schemas.documents import DOCUMENTS
 
-STUB_REASON = "bot-stub"
 # About 100 bytes a document.
 DOCUMENTS_PER_BUCKET = 2_000_000
 SKELETONS = pa.schema(
@@ -59,7 +59,7 @@ def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Tabl
 
     def reduce(table: pa.Table) -> pa.Table:
         beyond = stub_losers(table, limit)
-        reasons = pa.array([STUB_REASON] * beyond.num_rows, pa.string())
+        reasons = pa.array([BOT_STUB] * beyond.num_rows, pa.string())
         beyond = beyond.append_column("reason", reasons).select(LOSERS.names)
         return beyond.sort_by([("part", "ascending"), ("row", "ascending")])
 

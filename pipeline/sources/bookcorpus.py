@@ -17,6 +17,7 @@ be of one book; as partners for "not next" pairs they are still not the next sen
 import re
 from collections.abc import Iterator
 
+from pipeline.skip_reasons import TOO_LARGE
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.lines import read_lines
 from pipeline.sources.rows import Row, read_rows
@@ -51,7 +52,7 @@ def _titled_rows(unit: Unit) -> Iterator[RawDocument | Skip]:
         page_id = f"{unit.name}:{row.place}"
         title = str(row.values.get("title") or file_title(unit.name))
         if row.oversize:
-            yield Skip(page_id, title, unit.lang, "too-large")
+            yield Skip(page_id, title, unit.lang, TOO_LARGE)
         else:
             yield RawDocument(page_id, 0, title, unit.lang, row.values[unit.text_field], "plain")
 

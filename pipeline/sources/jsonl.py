@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
+from pipeline.skip_reasons import EMPTY, TOO_LARGE
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.hub_dataset import read_dataset_rows
 from pipeline.sources.rows import Row, read_rows
@@ -25,11 +26,11 @@ def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
         page_id = row_id(row, unit)
         title = str(row.values.get("title") or "")
         if row.oversize:
-            yield Skip(page_id, title, lang or unit.lang or "und", "too-large")
+            yield Skip(page_id, title, lang or unit.lang or "und", TOO_LARGE)
         elif lang is None:
             raise InputError(f"{unit.uri}: row at {row.place}: no language; set `lang` of the source")
         elif not row.values[unit.text_field]:
-            yield Skip(page_id, title, lang, "empty")
+            yield Skip(page_id, title, lang, EMPTY)
         else:
             yield RawDocument(
                 page_id, _revision(row, unit), title, lang, row.values[unit.text_field], "plain"

@@ -11,8 +11,8 @@ from dataclasses import replace
 from itertools import chain
 
 from cluster import storage
-from pipeline.page_policy import MALFORMED, TOO_LARGE, page_skip_reason
 from pipeline.site import SiteInfo
+from pipeline.skip_reasons import MALFORMED, TOO_LARGE
 from pipeline.sources.chunks import (
     STREAM_START,
     Chunk,
@@ -25,6 +25,7 @@ from pipeline.sources.chunks import (
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.dump_status import check_status
 from pipeline.sources.multistream_index import find_index, read_index
+from pipeline.sources.page_filter import page_skip_reason
 from pipeline.sources.wiki_header import HEAD_BYTES, head_encoding, parse_header
 from pipeline.sources.wiki_page import MalformedPageError, parse_page
 from pipeline.sources.xml_pages import PageScanner, plain_page

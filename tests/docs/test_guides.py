@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import skip_reasons
 from tests.docs.commands import GUIDES, check, commands
 from tests.infra.tools import ROOT
 
@@ -65,6 +66,13 @@ def test_named_files_and_links_exist(page: Path) -> None:
     named = [name for name in NAMED.findall(text) if not any(ROOT.glob(name.rstrip("/")))]
     links = [link for link in LINK.findall(text) if not link.startswith("http")]
     assert (named, [link for link in links if not (page.parent / link).exists()]) == ([], [])
+
+
+def test_every_reason_to_leave_something_out_is_explained() -> None:
+    text = (ROOT / "docs" / "sources.md").read_text() + (ROOT / "docs" / "dedup.md").read_text()
+    reasons = [reason for name, reason in vars(skip_reasons).items() if name.isupper()]
+    assert len(reasons) > 15
+    assert [reason for reason in reasons if f"`{reason}`" not in text] == []
 
 
 def test_tables_of_the_scaling_page_are_up_to_date() -> None:

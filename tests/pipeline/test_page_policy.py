@@ -6,14 +6,10 @@ from hypothesis import strategies as st
 
 from pipeline.config import Extraction
 from pipeline.languages import is_redirect
-from pipeline.page_policy import (
-    REDIRECT,
-    document_skip_reason,
-    is_disambiguation,
-    list_share,
-    page_skip_reason,
-)
+from pipeline.page_policy import document_skip_reason, is_disambiguation, list_share
 from pipeline.site import SiteInfo
+from pipeline.skip_reasons import REDIRECT
+from pipeline.sources.page_filter import page_skip_reason
 from pipeline.sources.wiki_page import WikiPage
 
 
