@@ -23,7 +23,7 @@ from benchmarks.texts import PARTS, sentences_by_language
 from pipeline.character_table import default_accents, normalizer_for
 from pipeline.tokenization import WordPieceTokenizer
 from pipeline.vocabulary import Vocabulary, smooth_tables, vocabulary_bytes, write_tokenizer
-from pipeline.word_counts import counts_dict, frequent_words, word_counts
+from pipeline.word_counts import frequent_words, word_counts
 from pipeline.wordpiece_training import train
 from schemas.vocabulary import SPECIAL_TOKENS
 
@@ -50,8 +50,8 @@ def main() -> None:
     print(f"{megabytes:.0f} MB in {len(texts)} languages; counted in {time.perf_counter() - begin:.0f} s")
     totals = {lang: pc.sum(table["count"]).as_py() or 0 for lang, table in tables.items()}
     smoothed = smooth_tables(tables, totals, arguments.smoothing)
-    counts = counts_dict(frequent_words(smoothed, arguments.min_count))
-    print(f"{len(counts)} distinct words")
+    counts = frequent_words(smoothed, arguments.min_count)
+    print(f"{counts.num_rows} distinct words")
     ours = ours_twice(counts, arguments.size)
     if arguments.out:
         write_tokenizer(arguments.out, ours, cased, default_accents(cased))
@@ -78,9 +78,9 @@ def report(name: str, pieces: list[str], begin: float) -> None:
           f"sha256 {digest}, peak so far {peak:.2f} GB", flush=True)  # fmt: skip
 
 
-def ours_twice(counts: dict[str, int], size: int) -> list[str]:
+def ours_twice(counts: pa.Table, size: int) -> list[str]:
     pieces: list[str] = []
-    for words in (counts, dict(reversed(counts.items()))):
+    for words in (counts, counts.take(pa.array(range(counts.num_rows - 1, -1, -1)))):
         begin = time.perf_counter()
         training = train(words, size)
         pieces = training.pieces

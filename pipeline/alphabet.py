@@ -1,12 +1,14 @@
 """Which single characters a vocabulary holds, so that every script keeps its letters."""
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from pipeline import scripts
+from pipeline.basic_tokenization import code_points
 from schemas.errors import ConfigError
 from schemas.vocabulary import CONTINUATION
 
@@ -16,6 +18,7 @@ _ALPHABET_COVERAGE = 0.99999
 _ALPHABET_SHARE = 0.5
 # Words that are worked on at a time, for bounded memory.
 _WORDS_AT_ONCE = 100_000
+_CODE_POINTS = 0x110000
 
 
 class VocabularyError(ConfigError):
@@ -49,18 +52,24 @@ class Alphabet:
             taken += 1
         return Alphabet(sorted(pieces, key=_piece_order), self.rest[taken:], self.rest_forms, self.total)
 
-    def covers(self, word: str) -> bool:
-        """Whether the word can be written with these pieces."""
-        return word[0] in self._pieces and all(CONTINUATION + char in self._pieces for char in word[1:])
+    def covers(self, words: pa.StringArray) -> npt.NDArray[np.bool_]:
+        """Which of the words can be written with these pieces."""
+        opening, inner = np.zeros((2, _CODE_POINTS), bool)
+        opening[[ord(piece) for piece in self.pieces if len(piece) == 1]] = True
+        inner[[ord(piece[-1]) for piece in self.pieces if _goes_on(piece)]] = True
+        _, codes, bounds = code_points(words)
+        covered = inner[codes]
+        filled = bounds[:-1] < bounds[1:]
+        firsts = bounds[:-1][filled]
+        covered[firsts] = opening[codes[firsts]]
+        missing = np.zeros(len(codes) + 1, np.int64)
+        np.cumsum(~covered, out=missing[1:])
+        flags: npt.NDArray[np.bool_] = filled & (missing[bounds[:-1]] == missing[bounds[1:]])
+        return flags
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_pieces", frozenset(self.pieces))
 
-    _pieces: frozenset[str] = frozenset()
-
-
-def choose_alphabet(words: Iterable[tuple[str, int]], free: int, size: int) -> Alphabet:
-    """Which characters become pieces of their own.
+def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
+    """Which characters of these WORD_COUNTS become pieces of their own.
 
     1. Of every alphabet that occurs (Latin, Devanagari, Thai, ...), the most frequent letters that
        make up 99.999 % of its letters, always, both as opening and as inner piece where words go on.
@@ -69,7 +78,7 @@ def choose_alphabet(words: Iterable[tuple[str, int]], free: int, size: int) -> A
 
     Equal counts are settled by code point. Raises VocabularyError when rule 1 alone does not fit.
     """
-    both, inner = _count_characters(list(words))
+    both, inner = _count_characters(words)
     needed = _letters_needed(both)
     # A letter may open a word later even if it never did here; a sign that stands alone stays so.
     forms = {char: [char, CONTINUATION + char] if char in inner else [char] for char in both}
@@ -85,22 +94,25 @@ def choose_alphabet(words: Iterable[tuple[str, int]], free: int, size: int) -> A
     return Alphabet(sorted(pieces, key=_piece_order), rest, forms, both.total()).widened(places)
 
 
-def _count_characters(words: list[tuple[str, int]]) -> tuple[Counter[str], set[str]]:
+def _count_characters(words: pa.Table) -> tuple[Counter[str], set[str]]:
     """How often each character occurs, and which ones occur inside a word."""
-    total = np.zeros(0x110000, np.int64)
-    inside = np.zeros(0x110000, bool)
-    for begin in range(0, len(words), _WORDS_AT_ONCE):
-        part = words[begin : begin + _WORDS_AT_ONCE]
-        lengths = np.fromiter((len(word) for word, _ in part), np.int64, len(part))
-        counts = np.fromiter((count for _, count in part), np.int64, len(part))
-        codes = np.frombuffer("".join(word for word, _ in part).encode("utf-32-le"), np.uint32)
-        np.add.at(total, codes, np.repeat(counts, lengths))
+    total = np.zeros(_CODE_POINTS, np.int64)
+    inside = np.zeros(_CODE_POINTS, bool)
+    for batch in words.to_batches(_WORDS_AT_ONCE):
+        _, codes, bounds = code_points(batch["word"])
+        lengths = np.diff(bounds)
+        np.add.at(total, codes, np.repeat(batch["count"].to_numpy(), lengths))
         inner = np.ones(len(codes), bool)
-        inner[np.cumsum(lengths) - lengths] = False
+        inner[bounds[:-1][lengths > 0]] = False
         inside[codes[inner]] = True
     seen = np.flatnonzero(total).tolist()
     both = Counter({chr(code): int(total[code]) for code in seen})
     return both, {chr(code) for code in np.flatnonzero(inside).tolist()}
+
+
+def _goes_on(piece: str) -> bool:
+    """Whether it is a single character inside a word."""
+    return len(piece) == len(CONTINUATION) + 1 and piece.startswith(CONTINUATION)
 
 
 def _piece_order(piece: str) -> tuple[bool, str]:

@@ -79,7 +79,7 @@ class Spans:
 
 def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
     """Where the words of a slice of sentences are; nulls count as empty sentences."""
-    codes, kinds, bounds = table.apply(*_code_points(sentences))
+    codes, kinds, bounds = table.apply(*code_points(sentences))
     letters = kinds == LETTER
     opens = letters.copy()
     np.greater(letters[1:], letters[:-1], out=opens[1:])
@@ -124,7 +124,7 @@ def _strung(offsets: Sequence[Int64]) -> Int64:
     return np.concatenate((np.zeros(1, np.int64), *moved))
 
 
-def _code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
+def code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
     """The text of all sentences, its code points, and the n + 1 places where the sentences part."""
     sentences = pc.fill_null(sentences, "") if sentences.null_count else sentences
     text = _joined(sentences)

@@ -113,9 +113,9 @@ class Vocabulary(Section):
     scripts without spaces, which seldom come twice."""
     max_words: Annotated[int, Field(ge=1000)] = 500_000
     """Distinct words of each language that are used for training, the most frequent ones."""
-    max_letters: Annotated[int, Field(ge=1_000_000)] = 24_000_000
+    max_letters: Annotated[int, Field(ge=1_000_000, le=2_000_000_000)] = 24_000_000
     """Letters of the distinct words that the trainer works on, the most frequent words of all languages; each
-    takes some 50 bytes. What is left out is reported."""
+    takes some 30 bytes. What is left out is reported."""
     unused: Annotated[int, Field(ge=0)] = 99
     """Number of [unusedN] slots after the special tokens."""
 

@@ -3,111 +3,235 @@
 Words are kept as one flat array of symbols with links to the left and to the right. A merge is a few
 NumPy operations on the places where the pair stands; most merges late in a training stand in a few
 places only, and a plain loop over those is quicker. Both do the same.
+
+Of millions of pairs a training needs the most frequent ones. Only pairs of at least ``_least`` are
+tracked, with their exact counts and places; when none of those is left, all pairs are counted anew and
+the least is lowered; when they become many, it is raised. So there are about as many as pieces made.
 """
 
 import heapq
 from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
+from pipeline.basic_tokenization import code_points
 from schemas.arrays import distinct_values
 from schemas.vocabulary import CONTINUATION
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 # Places that are worked on at a time, for bounded memory.
-_PLACES_AT_ONCE = 1 << 22
+_PLACES_AT_ONCE = 1 << 21
+_WORDS_AT_ONCE = 100_000
 # Up to so many places a loop is quicker than NumPy.
 _FEW = 48
 _PLACE_BYTES = 4
+# So many pairs are tracked at the least after each count, or as many as there are pieces.
+_TRACKED = 10_000
+_CODE_POINTS = 0x110000
+
+
+@dataclass(frozen=True)
+class _Grouped:
+    """Places in the order of the pairs that begin there: pair i has those from bounds[i] to bounds[i + 1]."""
+
+    keys: Int64
+    sums: Int64
+    firsts: Int32
+    bounds: Int64
+
+    def chosen(self, flags: Flags) -> Iterator[tuple[int, int, bytes]]:
+        """The flagged pairs: key, summed weight, places as 32-bit integers."""
+        numbers = np.flatnonzero(flags)
+        begins, ends = self.bounds[numbers].tolist(), self.bounds[numbers + 1].tolist()
+        keys, sums = self.keys[numbers].tolist(), self.sums[numbers].tolist()
+        for key, weight, begin, end in zip(keys, sums, begins, ends, strict=True):
+            yield key, weight, self.firsts[begin:end].tobytes()
 
 
 class PairMerges:
     """Merges pairs of pieces; the words live in flat arrays, linked over what was merged away."""
 
-    def __init__(self, words: list[tuple[str, int]], alphabet: list[str]) -> None:
+    def __init__(self, words: pa.Table, alphabet: list[str]) -> None:
+        """``words``: WORD_COUNTS, each word once; every one can be written with the ``alphabet``."""
         self._pieces = list(alphabet)
         self._number = {piece: number for number, piece in enumerate(alphabet)}
         self._alphabet = len(alphabet)
-        words = [item for item in words if len(item[0]) > 1]
-        lengths = np.fromiter((len(word) for word, _ in words), np.int64, len(words))
-        counts = np.fromiter((count for _, count in words), np.int64, len(words))
-        places = int(lengths.sum())
-        opening = {char: self._number.get(char, -1) for char in {word[0] for word, _ in words}}
-        letters = {piece[2:]: n for piece, n in self._number.items() if len(piece) == 3 and piece[:2] == "##"}
-        symbols = (
-            number for word, _ in words for number in (opening[word[0]], *map(letters.__getitem__, word[1:]))
-        )
-        self._symbol = np.fromiter(symbols, np.int32, places)
-        ends = np.cumsum(lengths)
-        self._right = np.arange(1, places + 1, dtype=np.int32)
-        self._right[ends - 1] = -1
-        self._left = np.arange(-1, places - 1, dtype=np.int32)
-        self._left[ends - lengths] = -1
-        narrow = counts.max(initial=0) <= np.iinfo(np.int32).max
-        self._weight: npt.NDArray[Any] = np.repeat(counts.astype(np.int32) if narrow else counts, lengths)
-        # The same arrays, for reading and writing single elements without NumPy.
-        self._few = [part.data for part in (self._symbol, self._left, self._right, self._weight)]
+        self._lay_out(words)
         self._count: dict[int, int] = {}
         # The places of a pair as 32-bit integers: an array object for each would take three times as much.
         self._places: dict[int, bytes] = {}
         self._heap: list[tuple[int, int]] = []
-        for begin in range(0, places, _PLACES_AT_ONCE):
-            firsts = np.flatnonzero(self._right[begin : begin + _PLACES_AT_ONCE] >= 0) + begin
-            self._add_pairs(firsts.astype(np.int32))
-        # Each part pushed its pairs: one entry for each is enough.
-        self._heap = [(-count, key) for key, count in self._count.items()]
-        heapq.heapify(self._heap)
+        # Untracked pairs are rarer than this; 1: there are none.
+        self._least = 1 << 62
+        # More tracked pairs than this are too many.
+        self._most = 0
+        self._few = self._single_elements()
+
+    def _lay_out(self, words: pa.Table) -> None:
+        """The flat arrays, each in the narrowest type: a letter takes 8 bytes when its word is counted so."""
+        opening, inner = np.full((2, _CODE_POINTS), -1, np.int32)
+        for number, piece in enumerate(self._pieces):
+            if len(piece) == 1:
+                opening[ord(piece)] = number
+            elif piece.startswith(CONTINUATION) and len(piece) == len(CONTINUATION) + 1:
+                inner[ord(piece[-1])] = number
+        weights, ranks = np.unique(words["count"].to_numpy(), return_inverse=True)
+        # Distances to the neighbours, 0 at the ends of words, and the number of the word's weight.
+        letters = int(pc.sum(pc.utf8_length(words["word"])).as_py() or 0)
+        self._symbol = np.empty(letters, np.int32)
+        ends, places = [np.zeros(0, np.int64)], 0
+        for batch in words.to_batches(_WORDS_AT_ONCE):
+            _, codes, bounds = code_points(batch["word"])
+            symbol = inner[codes]
+            symbol[bounds[:-1]] = opening[codes[bounds[:-1]]]
+            self._symbol[places : places + len(symbol)] = symbol
+            ends.append(bounds[1:] + places)
+            places += len(symbol)
+        last = np.concatenate(ends)
+        lengths = np.diff(last, prepend=0)
+        links = np.min_scalar_type(int(lengths.max(initial=0)))
+        self._right, self._left = np.ones((2, letters), links)
+        self._right[last - 1] = 0
+        self._left[last - lengths] = 0
+        self._weights = weights.tolist()
+        self._weight_of = weights.astype(np.int64)
+        self._rank = np.repeat(ranks.astype(np.min_scalar_type(len(weights))), lengths)
+
+    def _single_elements(self) -> list[Any]:
+        """The flat arrays for reading and writing single elements without NumPy."""
+        return [part.data for part in (self._symbol, self._left, self._right, self._rank)]
+
+    # ------------------------------------------------------------ counting
+
+    def _weight(self, places: Int32) -> Int64:
+        weights: Int64 = self._weight_of[self._rank[places]]
+        return weights
 
     def _keys(self, firsts: Int32, seconds: Int32) -> Int64:
         high = self._symbol[firsts].astype(np.int64) << 32
         return high | self._symbol[seconds]
 
-    def _add_pairs(self, firsts: Int32) -> None:
-        """Counts the pairs that begin at these places."""
-        keys = self._keys(firsts, self._right[firsts])
-        order = np.argsort(keys, kind="stable")
-        keys, firsts = keys[order], firsts[order]
-        begins = np.flatnonzero(np.concatenate(([True], keys[1:] != keys[:-1]))) if len(keys) else keys
-        if not len(begins):
-            return
-        sums = np.add.reduceat(self._weight[firsts], begins, dtype=np.int64).tolist()
-        bounds = [*(_PLACE_BYTES * begins).tolist(), _PLACE_BYTES * len(keys)]
-        raw = firsts.tobytes()
-        for number, key in enumerate(keys[begins].tolist()):
-            self._add(key, sums[number], raw[bounds[number] : bounds[number + 1]])
+    def _grouped(self, firsts: Int32) -> _Grouped:
+        """The pairs that begin at these places, by key."""
+        keys = self._keys(firsts, firsts + self._right[firsts])
+        order = np.argsort(keys)
+        keys, firsts = keys[order], firsts[order].astype(np.int32, copy=False)
+        begins = np.flatnonzero(np.diff(keys, prepend=-1))
+        sums = np.add.reduceat(self._weight(firsts), begins) if len(begins) else begins
+        return _Grouped(keys[begins], sums, firsts, np.append(begins, len(keys)))
 
-    def _add(self, key: int, weight: int, places: bytes) -> None:
-        before = self._count.get(key)
-        if before is None:
-            self._places[key] = places
-        else:
-            weight += before
-            self._places[key] += places
+    def _count_anew(self) -> None:
+        """Counts all pairs and tracks the most frequent of them."""
+        self._drop_dead_places()
+        self._count.clear()
+        self._places.clear()
+        parts = []
+        for begin in range(0, max(len(self._symbol), 1), _PLACES_AT_ONCE):
+            firsts = np.flatnonzero(self._right[begin : begin + _PLACES_AT_ONCE]) + begin
+            parts.append(self._grouped(firsts.astype(np.int32)))
+        keys, sums = _summed([part.keys for part in parts], [part.sums for part in parts])
+        self._least = self._least_wanted(sums)
+        tracked = keys[sums >= self._least]
+        self._count = dict.fromkeys(tracked.tolist(), 0)
+        self._places = dict.fromkeys(self._count, b"")
+        while parts:
+            part = parts.pop()
+            for key, weight, places in part.chosen(np.isin(part.keys, tracked, assume_unique=True)):
+                self._count[key] += weight
+                self._places[key] += places
+        self._rank_tracked()
+
+    def _wanted(self) -> int:
+        return max(_TRACKED, len(self._pieces) - self._alphabet)
+
+    def _least_wanted(self, sums: Int64) -> int:
+        """The count of the last pair of these that is to be tracked."""
+        rank = len(sums) - self._wanted()
+        if rank <= 0:
+            return 1
+        least = int(np.partition(sums, rank)[rank])
+        # Where far more have just this count, those above it come first.
+        many = (sums >= least).sum() > 2 * self._wanted() and (sums > least).any()
+        return least + 1 if many else least
+
+    def _rank_tracked(self) -> None:
+        self._heap = [(-count, key) for key, count in self._count.items()]
+        heapq.heapify(self._heap)
+        self._most = max(4 * self._wanted(), 2 * len(self._count))
+
+    def _track_fewer(self) -> None:
+        """Forgets the rarest of the tracked pairs, which have become too many."""
+        least = self._least_wanted(np.fromiter(self._count.values(), np.int64, len(self._count)))
+        if least > self._least:
+            self._least = least
+            self._count = {key: count for key, count in self._count.items() if count >= least}
+            self._places = {key: self._places[key] for key in self._count}
+        self._rank_tracked()
+
+    def _drop_dead_places(self) -> None:
+        """Packs the arrays without what was merged away and words that are one piece."""
+        stays = (self._symbol >= 0) & ((self._left | self._right) > 0)
+        self._few.clear()
+        if not stays.all():
+            self._symbol = self._symbol[stays]
+            self._rank = self._rank[stays]
+            self._left = np.minimum(self._left[stays], 1)
+            self._right = np.minimum(self._right[stays], 1)
+        self._few = self._single_elements()
+
+    def _track(self, key: int, weight: int, places: bytes) -> None:
         self._count[key] = weight
+        self._places[key] = places
         heapq.heappush(self._heap, (-weight, key))
 
-    def _subtract_pairs(self, firsts: Int32, keys: Int64) -> None:
-        for key, weight in zip(keys.tolist(), self._weight[firsts].tolist(), strict=True):
-            self._subtract(key, weight)
+    def _track_new(self, firsts: Int32) -> None:
+        """Tracks those of the pairs at these places that are frequent; they stand nowhere else."""
+        grouped = self._grouped(firsts)
+        for key, weight, places in grouped.chosen(grouped.sums >= self._least):
+            self._track(key, weight, places)
+
+    def _track_again(self, piece: int) -> None:
+        """Counts the pairs of a piece anew that stood in other places before, made of other parts."""
+        places = np.flatnonzero(self._symbol == piece).astype(np.int32)
+        befores = (places - self._left[places])[self._left[places] > 0]
+        grouped = self._grouped(distinct_values(np.concatenate((befores, places[self._right[places] > 0]))))
+        for key in grouped.keys.tolist():
+            if self._count.pop(key, None) is not None:
+                del self._places[key]
+        for key, weight, at in grouped.chosen(grouped.sums >= self._least):
+            self._track(key, weight, at)
 
     def _subtract(self, key: int, weight: int) -> None:
         # In "aaa" one of the two pairs is the merged one itself, which is no longer counted.
         left = self._count.get(key)
         if left is None:
             return
-        if left == weight:
-            # It stands nowhere any more.
+        if left - weight < self._least:
             del self._count[key], self._places[key]
         else:
             self._count[key] = left - weight
 
+    # ------------------------------------------------------------ merging
+
     def run(self, wanted: int) -> None:
         """Merges until ``wanted`` new pieces are there or no pair is left."""
-        while self._heap and len(self._pieces) - self._alphabet < wanted:
+        while len(self._pieces) - self._alphabet < wanted:
+            if not self._heap:
+                if self._least == 1:
+                    return
+                self._count_anew()
+                continue
+            if len(self._count) > self._most:
+                self._track_fewer()
             negative, key = heapq.heappop(self._heap)
             count = self._count.get(key, 0)
             if count == -negative:
@@ -126,83 +250,108 @@ class PairMerges:
 
     def _merge_many(self, places: Int32, first: int, second: int) -> None:
         firsts = self._standing(places, first, second)
-        seconds = self._right[firsts]
-        before, after = self._left[firsts], self._right[seconds]
+        seconds = firsts + self._right[firsts]
+        back, ahead = self._left[firsts], self._right[seconds]
+        before, after = firsts - back, seconds + ahead
         # In "abab" the pair between two merges is the right one of the first and the left one of the
         # second: it is taken away once, as a left one.
-        has_before, has_after = before >= 0, after >= 0
+        has_before, has_after = back > 0, ahead > 0
         own_after = has_after
         if (self._symbol[after[has_after]] == first).any():
             own_after = has_after & ~np.isin(after, firsts)
-        self._subtract_pairs(firsts[has_before], self._keys(before[has_before], firsts[has_before]))
-        self._subtract_pairs(seconds[own_after], self._keys(seconds[own_after], after[own_after]))
-        self._symbol[firsts] = self._piece(first, second)
+        lost = (
+            self._keys(before[has_before], firsts[has_before]),
+            self._keys(seconds[own_after], after[own_after]),
+        )
+        weights = self._weight(firsts)
+        keys, sums = _summed(lost, (weights[has_before], weights[own_after]))
+        for key, weight in zip(keys.tolist(), sums.tolist(), strict=True):
+            self._subtract(key, weight)
+        piece, is_new = self._piece(first, second)
+        self._symbol[firsts] = piece
         self._symbol[seconds] = -1
-        self._right[firsts] = after
-        self._left[after[has_after]] = firsts[has_after]
-        lefts = self._left[firsts]
-        rights = firsts[(after >= 0) & own_after]
-        self._add_pairs(np.concatenate((lefts[lefts >= 0], rights)))
+        self._right[firsts] = np.where(has_after, after - firsts, 0)
+        self._left[after[has_after]] = (after - firsts)[has_after]
+        if not is_new:
+            self._track_again(piece)
+            return
+        back = self._left[firsts]
+        self._track_new(np.concatenate(((firsts - back)[back > 0], firsts[own_after])))
 
     def _standing(self, places: Int32, first: int, second: int) -> Int32:
         """Where the pair still stands, in ascending order; without overlaps in runs like aaa."""
         places = places[self._symbol[places] == first]
-        rights = self._right[places]
-        places = places[(rights >= 0) & (self._symbol[rights] == second)]
+        steps = self._right[places]
+        places = places[(steps > 0) & (self._symbol[places + steps] == second)]
         places = distinct_values(places)
         if first != second:
             return places
         taken, kept = -1, []
-        for place, right in zip(places.tolist(), self._right[places].tolist(), strict=True):
+        for place, step in zip(places.tolist(), self._right[places].tolist(), strict=True):
             if place != taken:
                 kept.append(place)
-                taken = right
+                taken = place + step
         return np.array(kept, np.int32)
 
     def _merge_few(self, raw: bytes, first: int, second: int) -> None:
         """As `_merge_many`, place by place."""
-        symbol, left, right, weight = self._few
+        symbol, left, right, rank = self._few
+        weights = self._weights
         firsts: list[int] = []
         taken = -1
         for place in sorted(set(array("i", raw))):
-            after = right[place]
-            if symbol[place] == first and after >= 0 and symbol[after] == second and place != taken:
+            step = right[place]
+            if symbol[place] == first and step and symbol[place + step] == second and place != taken:
                 firsts.append(place)
-                taken = after if first == second else -1
+                taken = place + step if first == second else -1
         merged = set(firsts)
         for place in firsts:
-            before, after = left[place], right[right[place]]
-            lost = []
-            if before >= 0:
-                lost.append(symbol[before] << 32 | first)
-            if after >= 0 and after not in merged:
-                lost.append(second << 32 | symbol[after])
-            for key in lost:
-                self._subtract(key, weight[place])
-        piece = self._piece(first, second)
+            inner = place + right[place]
+            after = inner + right[inner]
+            weight = weights[rank[place]]
+            if left[place]:
+                self._subtract(symbol[place - left[place]] << 32 | first, weight)
+            if after != inner and after not in merged:
+                self._subtract(second << 32 | symbol[after], weight)
+        piece, is_new = self._piece(first, second)
         rights = []
         for place in firsts:
-            inner = right[place]
-            after = right[inner]
-            symbol[place], symbol[inner], right[place] = piece, -1, after
-            if after >= 0:
-                left[after] = place
+            inner = place + right[place]
+            after = inner + right[inner]
+            symbol[place], symbol[inner], right[place] = piece, -1, 0
+            if after != inner:
+                left[after] = right[place] = after - place
                 if after not in merged:
                     rights.append(place)
+        if not is_new:
+            self._track_again(piece)
+            return
         added: dict[int, list[int]] = {}
-        for place in (*(left[place] for place in firsts), *rights):
-            if place >= 0:
-                added.setdefault(symbol[place] << 32 | symbol[right[place]], []).append(place)
+        for place in (*(place - left[place] for place in firsts if left[place]), *rights):
+            added.setdefault(symbol[place] << 32 | symbol[place + right[place]], []).append(place)
         for key, places in added.items():
-            self._add(key, sum([weight[place] for place in places]), array("i", places).tobytes())
+            weight = sum([weights[rank[place]] for place in places])
+            if weight >= self._least:
+                self._track(key, weight, array("i", places).tobytes())
 
-    def _piece(self, first: int, second: int) -> int:
+    def _piece(self, first: int, second: int) -> tuple[int, bool]:
+        """The number of the merged piece, and whether it is a new one."""
         name = self._pieces[first] + self._pieces[second].removeprefix(CONTINUATION)
         number = self._number.setdefault(name, len(self._pieces))
-        if number == len(self._pieces):
-            self._pieces.append(name)
-        return number
+        if number < len(self._pieces):
+            return number, False
+        self._pieces.append(name)
+        return number, True
 
     def made(self) -> list[str]:
         """The merged pieces in order of making."""
         return self._pieces[self._alphabet :]
+
+
+def _summed(keys: Any, sums: Any) -> tuple[Int64, Int64]:
+    """The distinct keys of several arrays, ascending, and the sum for each."""
+    every, weights = np.concatenate(keys), np.concatenate(sums)
+    order = np.argsort(every)
+    every = every[order]
+    begins = np.flatnonzero(np.diff(every, prepend=-1))
+    return every[begins], np.add.reduceat(weights[order], begins) if len(begins) else begins

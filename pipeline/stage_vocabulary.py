@@ -35,14 +35,12 @@ from pipeline.vocabulary import (
     write_tokenizer,
 )
 from pipeline.word_counts import (
-    counts_dict,
     frequent_by_language,
     merge_word_counts,
-    most_frequent,
     partial_word_counts,
     sum_word_counts,
 )
-from pipeline.wordpiece_training import MAX_WORDS, train
+from pipeline.wordpiece_training import train
 
 logger = logging.getLogger("bertmill")
 
@@ -182,6 +180,19 @@ def _commit_counts(
 
 
 def _train(config: BuildConfig, stage: StageFolder) -> tuple[list[str], dict[str, Any]]:
+    counts, account = _smoothed(config, stage)
+    training = train(
+        counts,
+        config.vocabulary.size,
+        config.vocabulary.unused,
+        max_letters=config.vocabulary.max_letters,
+    )
+    account |= {name: value for name, value in vars(training).items() if name != "pieces"}
+    return training.pieces, account
+
+
+def _smoothed(config: BuildConfig, stage: StageFolder) -> tuple[pa.Table, dict[str, Any]]:
+    """The counts of all languages in one table, smoothed, and what the build accounts for."""
     tables: dict[str, list[pa.Table]] = {}
     totals = dict.fromkeys(("distinct", "frequent", "left_out"), 0)
     words: Counter[str] = Counter()
@@ -200,12 +211,5 @@ def _train(config: BuildConfig, stage: StageFolder) -> tuple[list[str], dict[str
         message = "vocabulary.accents strip: %s lose vowel signs or voicing marks; strip_letters keeps them"
         logger.warning(message, ", ".join(losing))
     smoothed = smooth_tables(by_lang, words, config.vocabulary.smoothing)
-    training = train(
-        counts_dict(most_frequent(smoothed, 2 * MAX_WORDS)),
-        config.vocabulary.size,
-        config.vocabulary.unused,
-        max_letters=config.vocabulary.max_letters,
-    )
-    account = {name: value for name, value in vars(training).items() if name != "pieces"}
-    account |= {"words_by_language": dict(sorted(words.items())), "languages_losing_marks": losing}
-    return training.pieces, {**account, **totals}
+    account = {"words_by_language": dict(sorted(words.items())), "languages_losing_marks": losing}
+    return smoothed, {**account, **totals}

@@ -1,8 +1,8 @@
 """How often each word of the basic tokenizer occurs, summed up, and which words are frequent."""
 
 import zlib
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from schemas.scripts import without_spaces_pattern
 
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
+
+_WORDS_AT_ONCE = 100_000
 
 WORD_COUNTS = pa.schema(
     [pa.field("word", pa.string(), nullable=False), pa.field("count", pa.int64(), nullable=False)]
@@ -65,6 +67,18 @@ def count_words(
 def counts_dict(table: pa.Table) -> dict[str, int]:
     """A table of word counts as a dictionary."""
     return dict(zip(table["word"].to_pylist(), table["count"].to_pylist(), strict=True))
+
+
+def counts_table(counts: Mapping[str, int]) -> pa.Table:
+    """A dictionary of word counts as WORD_COUNTS, in its order; some words at a time, for bounded memory."""
+    items = iter(counts.items())
+    parts = []
+    while part := tuple(islice(items, _WORDS_AT_ONCE)):
+        words, numbers = zip(*part, strict=True)
+        parts.append(
+            pa.record_batch([pa.array(words, pa.string()), pa.array(numbers, pa.int64())], schema=WORD_COUNTS)
+        )
+    return pa.Table.from_batches(parts, schema=WORD_COUNTS)
 
 
 def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
@@ -135,16 +149,39 @@ def _sums_by_place(place: Int64, counts: Int64) -> tuple[Int64, Int64]:
     return place[begins], np.add.reduceat(counts[order], begins) if len(begins) else counts[:0]
 
 
-def most_frequent(table: pa.Table, limit: int) -> pa.Table:
-    """The ``limit`` most frequent words, sorted by word.
+def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -> pa.Table:
+    """The ``limit`` most frequent words, of ``max_letters`` letters together at most, in the table's order.
 
     Among equally frequent ones a hash decides, not the alphabet, which would cost the last scripts
-    of Unicode most.
+    of Unicode most; among equal hashes the alphabet.
     """
-    if table.num_rows <= limit:
+    counts = table["count"].to_numpy()
+    lengths = np.ones(len(counts), np.int64) if max_letters is None else _lengths(table["word"])
+    most = limit if max_letters is None else max_letters
+    if len(counts) <= limit and lengths.sum() <= most:
         return table
-    ranks = pa.array([zlib.crc32(word.encode()) for word in table["word"].to_pylist()], pa.uint32())
-    ranked = table.append_column("rank", ranks).sort_by(
-        [("count", "descending"), ("rank", "ascending"), ("word", "ascending")]
-    )
-    return ranked.slice(0, limit).drop_columns("rank").sort_by("word").combine_chunks()
+    order = np.argsort(-counts, kind="stable")
+    fits = min(limit, int(np.searchsorted(np.cumsum(lengths[order]), most, side="right")))
+    # All above the count of the first that does not fit stay, and of those with this count some.
+    least = counts[order[fits]]
+    stays = counts > least
+    ties = np.flatnonzero(counts == least)
+    ties = ties[_by_hash(table.select(["word"]).take(pa.array(ties)))]
+    room = int(np.searchsorted(np.cumsum(lengths[ties]), most - lengths[stays].sum(), side="right"))
+    stays[ties[: min(limit - int(stays.sum()), room)]] = True
+    return table.filter(pa.array(stays))
+
+
+def _by_hash(words: pa.Table) -> Int64:
+    """The order of a column of words by their CRC-32, and of words of one by the alphabet."""
+    hashes = [np.zeros(0, np.uint32)]
+    for batch in words.to_batches(_WORDS_AT_ONCE):
+        raw = batch["word"].cast(pa.binary()).to_pylist()
+        hashes.append(np.fromiter(map(zlib.crc32, raw), np.uint32, len(raw)))
+    ranked = words.append_column("hash", pa.array(np.concatenate(hashes)))
+    return np.asarray(pc.sort_indices(ranked, [("hash", "ascending"), ("word", "ascending")]), np.int64)
+
+
+def _lengths(words: pa.ChunkedArray) -> Int64:
+    lengths: Int64 = pc.utf8_length(words).to_numpy().astype(np.int64)
+    return lengths

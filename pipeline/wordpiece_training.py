@@ -10,23 +10,24 @@ pieces are numbered in order of making, and equal counts are settled by those nu
 """
 
 import logging
-import zlib
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
-from pipeline.alphabet import VocabularyError, choose_alphabet
+from pipeline.alphabet import Alphabet, VocabularyError, choose_alphabet
 from pipeline.pair_merges import PairMerges
+from pipeline.word_counts import WORD_COUNTS, counts_table, most_frequent, sum_word_counts
 from pipeline.wordpiece import MAX_WORD_CHARS, WordEncoder, stretches
 from schemas.scripts import lacks_spaces
 from schemas.vocabulary import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
 
-# Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 50 bytes at work.
+# Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 30 bytes at work.
 MAX_WORDS = 3_500_000
 MAX_LETTERS = 24_000_000
 # How many merged pieces are made for one that stays. More (1.15) makes the whole a little shorter and rare
@@ -54,7 +55,7 @@ class Training:
 
 
 def train_wordpiece(
-    counts: Mapping[str, int],
+    counts: Mapping[str, int] | pa.Table,
     size: int,
     unused: int = 99,
     *,
@@ -69,7 +70,7 @@ def train_wordpiece(
 
 
 def train(
-    counts: Mapping[str, int],
+    counts: Mapping[str, int] | pa.Table,
     size: int,
     unused: int = 99,
     *,
@@ -79,40 +80,45 @@ def train(
 ) -> Training:
     """As `train_wordpiece`, with the account of what was left out."""
     try:
-        return _train(counts, size, unused, max_words, max_letters, surplus)
+        total = _total(counts)
+        if total >= _COUNT_LIMIT:
+            raise VocabularyError(f"word counts add up to {total}, over 2^62")
+        table = counts if isinstance(counts, pa.Table) else counts_table(counts)
+        return _train(table, size, unused, max_words, max_letters, surplus)
     except MemoryError as error:
         # Never fewer words than asked for without a word: the vocabulary would depend on the machine.
         raise VocabularyError(
             f"vocabulary.max_letters {max_letters}: not enough memory for so many letters of distinct words "
-            "(some 50 bytes each); lower it or give the task more memory"
+            "(some 30 bytes each); lower it or give the task more memory"
         ) from error
 
 
 def _train(
-    counts: Mapping[str, int], size: int, unused: int, max_words: int, max_letters: int, surplus: float
+    counts: pa.Table, size: int, unused: int, max_words: int, max_letters: int, surplus: float
 ) -> Training:
     opening = [*SPECIAL_TOKENS, *(f"[unused{number}]" for number in range(1, unused + 1))]
     free = size - len(opening)
     selected = _select_words(counts, max_words, max_letters)
-    alphabet = choose_alphabet(counts.items(), free, size)
-    usable = [(word, count) for word, count in selected.words if alphabet.covers(word)]
+    alphabet = choose_alphabet(counts, free, size)
+    usable = _covered(selected.words, alphabet)
     wanted = free - len(alphabet.pieces)
     merges = PairMerges(usable, alphabet.pieces)
     merges.run(int(wanted * surplus))
     made = merges.made()
+    del merges
     # Where the words are too few to fill the rest with merges, rarer characters do.
     alphabet = alphabet.widened(wanted - len(made))
     wanted = free - len(alphabet.pieces)
     if len(made) < wanted:
         most = len(opening) + len(alphabet.pieces) + len(made)
         raise VocabularyError(
-            f"vocabulary.size {size}: these {len(usable)} words give {most} pieces at most; "
+            f"vocabulary.size {size}: these {usable.num_rows} words give {most} pieces at most; "
             f"lower the size or give more text"
         )
     kept = _drop_least_used(usable, alphabet.pieces, made, len(made) - wanted)
     training = Training(
         pieces=[*opening, *alphabet.pieces, *kept],
-        words=len(usable),
+        words=usable.num_rows,
         words_pruned=selected.pruned,
         pruned_share=selected.pruned_share,
         words_too_long=selected.too_long,
@@ -132,83 +138,67 @@ def _train(
 
 @dataclass(frozen=True)
 class _Selection:
-    words: list[tuple[str, int]]
+    words: pa.Table
     pruned: int
     pruned_share: float
     too_long: int
 
 
-def _select_words(counts: Mapping[str, int], max_words: int, max_letters: int) -> _Selection:
-    """The most frequent words within the limits, most frequent first; equal counts by a hash."""
-    total = sum(counts.values())
-    if total >= _COUNT_LIMIT:
-        raise VocabularyError(f"word counts add up to {total}, over 2^62")
-    usable, too_long = counts, 0
-    if any(len(word) > MAX_WORD_CHARS for word in counts):
-        usable, too_long = _cut_long_words(counts)
-    names = list(usable)
-    weights = np.fromiter(usable.values(), np.int64, len(names))
-    order = _by_frequency(names, weights)
-    letters = np.cumsum(np.fromiter(map(len, names), np.int64, len(names))[order])
-    keep = min(max_words, int(np.searchsorted(letters, max_letters, side="right")))
-    pruned = len(names) - keep
-    share = int(weights[order[keep:]].sum()) / total if total else 0.0
+def _select_words(counts: pa.Table, max_words: int, max_letters: int) -> _Selection:
+    """The most frequent words within the limits; equal counts by a hash."""
+    usable, too_long = _cut_long_words(counts)
+    kept = most_frequent(usable, max_words, max_letters)
+    pruned = usable.num_rows - kept.num_rows
+    share = (_total(usable) - _total(kept)) / _total(counts) if pruned else 0.0
     if pruned:
         message = "vocabulary: %d rarest of %d distinct words left out (%.3f%% of all words)"
-        logger.warning(message, pruned, len(names), 100 * share)
-    kept = order[:keep]
-    words = list(zip(map(names.__getitem__, kept.tolist()), weights[kept].tolist(), strict=True))
-    return _Selection(words, pruned, share, too_long)
+        logger.warning(message, pruned, usable.num_rows, 100 * share)
+    return _Selection(kept, pruned, share, too_long)
 
 
-def _by_frequency(names: list[str], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The order from the most frequent word on; equal counts by a hash, equal hashes by the words.
-
-    In arrays: a tuple to sort by for each of millions of words would be most of a training's memory.
-    """
-    hashes = np.fromiter((zlib.crc32(word.encode()) for word in names), np.int64, len(names))
-    order = np.lexsort((hashes, -weights))
-    alike = (np.diff(weights[order]) == 0) & (np.diff(hashes[order]) == 0)
-    done = 0
-    for place in np.flatnonzero(alike).tolist():
-        if place < done:
-            continue
-        end = place + 2
-        while end < len(order) and alike[end - 1]:
-            end += 1
-        order[place:end] = sorted(order[place:end].tolist(), key=names.__getitem__)
-        done = end
-    return order
+def _total(counts: Mapping[str, int] | pa.Table) -> int:
+    """The sum of the counts, exact beyond 64 bits too."""
+    if not isinstance(counts, pa.Table):
+        return sum(counts.values())
+    numbers = counts["count"].to_numpy()
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & 0xFFFFFFFF).sum())
 
 
-def _cut_long_words(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
+def _cut_long_words(counts: pa.Table) -> tuple[pa.Table, int]:
     """Long words cut as the tokenizer cuts them, and the number of those that it makes [UNK]."""
-    out: Counter[str] = Counter()
+    long = pc.greater(pc.utf8_length(counts["word"]), MAX_WORD_CHARS)
+    if not pc.any(long).as_py():
+        return counts, 0
+    parts: Counter[str] = Counter()
     too_long = 0
-    for word, count in counts.items():
-        if len(word) <= MAX_WORD_CHARS:
-            out[word] += count
-        elif lacks_spaces(word):
+    for word, count in zip(
+        *(counts.filter(long)[name].to_pylist() for name in WORD_COUNTS.names), strict=True
+    ):
+        if lacks_spaces(word):
             for stretch in stretches(word):
-                out[stretch] += count
+                parts[stretch] += count
         else:
             too_long += 1
-    return out, too_long
+    return sum_word_counts([counts.filter(pc.invert(long)), counts_table(parts)]), too_long
 
 
-def _drop_least_used(
-    words: list[tuple[str, int]], alphabet: list[str], made: list[str], surplus: int
-) -> list[str]:
+def _covered(words: pa.Table, alphabet: Alphabet) -> pa.Table:
+    """The words that the alphabet can write."""
+    batches = (
+        batch.filter(pa.array(alphabet.covers(batch["word"]))) for batch in words.to_batches(_WORDS_AT_ONCE)
+    )
+    return pa.Table.from_batches(batches, schema=WORD_COUNTS)
+
+
+def _drop_least_used(words: pa.Table, alphabet: list[str], made: list[str], surplus: int) -> list[str]:
     """``made`` without the ``surplus`` pieces that cutting the words uses least, later ones first."""
     numbers = {piece: number for number, piece in enumerate(made)}
     numbers |= {piece: len(made) for piece in alphabet}
     encoder = WordEncoder(numbers, len(made))
     uses = np.zeros(len(made) + 1, np.int64)
-    for begin in range(0, len(words), _WORDS_AT_ONCE):
-        part = words[begin : begin + _WORDS_AT_ONCE]
-        ids, offsets = encoder.encode([word for word, _ in part])
-        counts = np.fromiter((count for _, count in part), np.int64, len(part))
-        np.add.at(uses, ids, np.repeat(counts, np.diff(offsets)))
+    for batch in words.to_batches(_WORDS_AT_ONCE):
+        ids, offsets = encoder.encode(batch["word"])
+        np.add.at(uses, ids, np.repeat(batch["count"].to_numpy(), np.diff(offsets)))
     ranked = np.lexsort((-np.arange(len(made)), uses[: len(made)]))
     dropped = set(ranked[:surplus].tolist())
     return [piece for number, piece in enumerate(made) if number not in dropped]
