@@ -64,7 +64,7 @@ class Extraction(Section):
     lists: Literal["keep", "drop"] = "keep"
     """List items as paragraphs of their own, or left out."""
     math: Literal["tex", "placeholder"] = "tex"
-    """Formulas as their TeX source, or as the word [formula]-like placeholder."""
+    """Formulas as their TeX source, or as the placeholder [formula]."""
     drop_holed_sentences: bool = True
     """Drop sentences out of which a template without text was cut."""
     template_rules: str | None = None

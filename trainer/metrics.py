@@ -1,7 +1,7 @@
 """What a run writes down: JSON lines of every rank, TensorBoard of rank 0, sums turned into figures.
 
 RUN/metrics/attempt-000003/rank-00000.jsonl has one object in a line: ``{"event": ...}`` for what
-happened (resumed, saved, skipped, stopped), and otherwise the figures of the steps since the line before.
+happened (started, saving, skipped, stopped), and otherwise the figures of the steps since the line before.
 A reader who wants one history takes, for each step, the line of the highest attempt.
 """
 
