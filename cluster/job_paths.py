@@ -25,3 +25,9 @@ def lasting(path: str) -> str:
     home = Path(os.environ.get("BERTMILL_HOME") or Path.home() / "bertmill")
     LOG.info("%s: a submitted job's own folder is removed after it, so this is %s", path, home / path)
     return str(home / path)
+
+
+def lasting_input(path: str) -> str:
+    """As ``lasting``, but what lies in a submitted job's own folder stays relative: every node has a copy."""
+    submitted = storage.scheme(path) == "file" and _COPY in Path.cwd().parts
+    return path if submitted and Path(path).exists() else lasting(path)

@@ -18,7 +18,7 @@ import torch
 
 from cluster.config_file import load_config
 from cluster.job_arguments import job_parser
-from cluster.job_paths import lasting
+from cluster.job_paths import lasting, lasting_input
 from schemas.errors import BertmillError
 from trainer import stopping
 from trainer.config import TrainConfig
@@ -66,9 +66,20 @@ def _say(line: str) -> None:
 def _absolute(config: TrainConfig) -> TrainConfig:
     """Relative paths made absolute: workers may run in another folder than this process."""
     run = config.run.model_copy(update={"storage": lasting(config.run.storage)})
-    data = config.data.model_copy(update={"manifest": lasting(config.data.manifest)})
-    cache = config.compile_cache and lasting(config.compile_cache)
-    return config.model_copy(update={"run": run, "data": data, "compile_cache": cache})
+    cache = config.data.disk_cache and lasting(config.data.disk_cache)
+    data = config.data.model_copy(update={"manifest": lasting(config.data.manifest), "disk_cache": cache})
+    lesson = config.distillation
+    if lesson is not None:
+        lesson = lesson.model_copy(update={"teacher": lasting_input(lesson.teacher)})
+    return config.model_copy(
+        update={
+            "run": run,
+            "data": data,
+            "start_from": config.start_from and lasting_input(config.start_from),
+            "distillation": lesson,
+            "compile_cache": config.compile_cache and lasting(config.compile_cache),
+        }
+    )
 
 
 def _launch(launcher: str, config: TrainConfig) -> dict[str, Any]:

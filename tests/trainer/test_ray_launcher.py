@@ -28,11 +28,11 @@ def config_of(folder, manifest, steps=16, **workers):
     )
 
 
-def job(cluster, config, *overrides):
+def job(cluster, config, *overrides, folder=ROOT):
     """The driver as a process of its own, joined to the session's Ray."""
     return subprocess.Popen(
-        [sys.executable, "trainer/pretrain.py", "--config", str(config), *overrides],
-        cwd=ROOT,
+        [sys.executable, str(ROOT / "trainer" / "pretrain.py"), "--config", str(config), *overrides],
+        cwd=folder,
         env=cluster.env,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,6 +56,16 @@ def workers_of(run: Path) -> list[int]:
     newest = max((event["attempt"] for event in started), default=0)
     pids = [event["process"] for event in started if event["attempt"] == newest]
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+
+
+def test_relative_paths_are_those_of_the_driver(ray_session, tmp_path, manifest):
+    config = config_of(tmp_path, manifest, steps=4)
+    finish(job(ray_session, config, "--launcher=local"))
+    second = ("--run.name=second", "--start_from=runs/run", "--data.disk_cache=cache")
+    output = finish(job(ray_session, config, *second, folder=tmp_path))
+    assert "status         finished" in output
+    (first, *_) = History(tmp_path / "runs" / "second").events("started")
+    assert first["config"]["start_from"] == str(tmp_path / "runs" / "run")
 
 
 def test_ray_and_forked_processes_train_the_same(ray_session, tmp_path, manifest):
