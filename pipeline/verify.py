@@ -8,7 +8,6 @@ and what was counted in the rows against what the build counted. Memory holds a 
 import hashlib
 import math
 import os
-from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,12 +19,14 @@ import pyarrow.parquet as pq
 
 from cluster import storage
 from pipeline.corpus_files import CorpusFiles
+from pipeline.manifest_checks import manifest_problems, set_label
 from pipeline.row_checks import RowColumns, RowRules, RowTally, check_rows, tally
 from pipeline.self_pairs import SelfPairs
+from pipeline.shard_checks import RepeatedRows, ShardDocuments, shared_documents, statistics_problems
 from schemas.arrays import are_among, distinct_values
 from schemas.masking import Flags
-from schemas.randomness import U64, key_from_text
-from schemas.shards import LABEL_CONVENTIONS, SHARD
+from schemas.randomness import U64
+from schemas.shards import SHARD
 
 _FINDINGS_PER_SHARD = 5
 _MAX_THREADS = 8
@@ -63,6 +64,8 @@ class _ShardResult:
     problems: list[str] = field(default_factory=list)
     tally: RowTally = field(default_factory=RowTally)
     documents: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    single: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
+    """Documents that no other shard of the set may have."""
     self_pairs: int = 0
     judged: int = 0
 
@@ -75,7 +78,7 @@ def verify_corpus(uri: str) -> VerifyReport:
     """
     corpus = CorpusFiles.open(uri)
     report = VerifyReport(corpus.folder)
-    report.problems += [(corpus.manifest_uri, text) for text in _manifest_problems(corpus.manifest)]
+    report.problems += [(corpus.manifest_uri, text) for text in manifest_problems(corpus.manifest)]
     unusable = [*_vocabulary_problems(corpus), *_word_list_problems(corpus)]
     report.problems += unusable
     report.problems += _listing_problems(corpus)
@@ -84,7 +87,8 @@ def verify_corpus(uri: str) -> VerifyReport:
     for entry in sorted(corpus.manifest["sets"], key=lambda one: one["split"] == "train"):
         rules = None if unusable else corpus.row_rules(entry)
         training = entry["split"] == "train"
-        documents = _verify_set(corpus, entry, rules, report, held_out if training else None)
+        once = _used_once(corpus.manifest, training=training)
+        documents = _verify_set(corpus, entry, rules, report, held_out if training else None, once)
         if not training:
             held_out = (
                 documents if held_out is None else distinct_values(np.concatenate((held_out, documents)))
@@ -98,14 +102,16 @@ def _verify_set(
     rules: RowRules | None,
     report: VerifyReport,
     held_out: U64 | None,
+    once: frozenset[str],
 ) -> U64:
     """Check one set; returns the documents of its rows."""
     total = RowTally()
     documents = []
+    single = []
     found = judged = 0
 
     def one(shard: dict[str, Any]) -> _ShardResult:
-        return _verify_shard(corpus, shard, rules, held_out)
+        return _verify_shard(corpus, shard, rules, held_out, once)
 
     with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
         for shard, result in zip(entry["shards"], pool.map(one, entry["shards"]), strict=True):
@@ -113,7 +119,11 @@ def _verify_set(
             report.shards += 1
             total.add(result.tally)
             documents.append(result.documents)
+            single.append(result.single)
             found, judged = found + result.self_pairs, judged + result.judged
+    for number in shared_documents(single):
+        where = corpus.uri(entry["shards"][number]["path"])
+        report.problems.append((where, "has a document that another shard of the set has too"))
     report.tally.add(total)
     place = f"{corpus.manifest_uri}: set {set_label(entry)}"
     if found > 3 + judged // 100:
@@ -123,33 +133,10 @@ def _verify_set(
     return distinct_values(np.concatenate([np.zeros(0, np.uint64), *documents]))
 
 
-def set_label(entry: dict[str, Any]) -> str:
-    """Name of a set in the manifest's counts: name/split/pass."""
-    return f"{entry['name']}/{entry['split']}/{entry['pass']}"
-
-
-def _manifest_problems(manifest: dict[str, Any]) -> Iterator[str]:
-    """What contradicts itself in the manifest."""
-    objective = manifest["objective"]
-    if manifest["label_convention"] != LABEL_CONVENTIONS[objective]:
-        yield f"label_convention is not that of {objective}"
-    labels = Counter(set_label(entry) for entry in manifest["sets"])
-    yield from (f"set {label} is there twice" for label, count in labels.items() if count > 1)
-    paths = Counter(shard["path"] for entry in manifest["sets"] for shard in entry["shards"])
-    yield from (f"shard {path} is named twice" for path, count in paths.items() if count > 1)
-    for entry in manifest["sets"]:
-        for name in ("rows", "tokens"):
-            if entry[name] != sum(shard[name] for shard in entry["shards"]):
-                yield f"set {set_label(entry)}: {name} is not the sum over its shards"
-        for shard in entry["shards"]:
-            if sum(shard["row_groups"]) != shard["rows"]:
-                yield f"{shard['path']}: row_groups do not add up to rows"
-            if sum(shard["languages"].values()) != shard["rows"]:
-                yield f"{shard['path']}: languages do not add up to rows"
-    for label, counts in manifest["counts"].get("by_set", {}).items():
-        out = counts["tokens_used"] + counts["tokens_cut"] + sum(counts["left_over"].values())
-        if counts["tokens_in"] != out:
-            yield f"counts of {label}: tokens in are not tokens used, cut and left over"
+def _used_once(manifest: dict[str, Any], *, training: bool) -> frozenset[str]:
+    """Languages of which a pass has every document once: held-out ones, and those that smoothing leaves."""
+    languages: dict[str, Any] = manifest["languages"]
+    return frozenset(lang for lang, about in languages.items() if not training or about.get("copies") == 1)
 
 
 def _vocabulary_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
@@ -192,7 +179,11 @@ def _listing_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
 
 
 def _verify_shard(
-    corpus: CorpusFiles, entry: dict[str, Any], rules: RowRules | None, held_out: U64 | None
+    corpus: CorpusFiles,
+    entry: dict[str, Any],
+    rules: RowRules | None,
+    held_out: U64 | None,
+    once: frozenset[str],
 ) -> _ShardResult:
     result = _ShardResult()
     try:
@@ -206,8 +197,8 @@ def _verify_shard(
         result.problems.append("is not the file that the manifest names (sha256 differs)")
     try:
         file = pq.ParquetFile(pa.BufferReader(data))
-        _verify_file(file, entry, rules, held_out, result)
-    except (pa.ArrowException, OSError) as error:
+        _verify_file(file, entry, rules, held_out, result, ShardDocuments(once))
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         result.problems.append(f"cannot be read as Parquet: {' '.join(str(error).split())[:200]}")
     return result
 
@@ -218,6 +209,7 @@ def _verify_file(
     rules: RowRules | None,
     held_out: U64 | None,
     result: _ShardResult,
+    documents: ShardDocuments,
 ) -> None:
     if not file.schema_arrow.equals(SHARD):
         result.problems.append("has other columns than a shard")
@@ -227,22 +219,28 @@ def _verify_file(
         result.problems.append("has other row groups than the manifest says")
     if rules is None:
         return
-    pairs = SelfPairs()
-    documents = []
+    pairs, repeated = SelfPairs(), RepeatedRows(rules.masking.unit)
     for number in range(file.num_row_groups):
-        rows = RowColumns.of(file.read_row_group(number))
-        problems = [_finding(sum(groups[:number]), wrong, text) for wrong, text in check_rows(rows, rules)]
+        table = file.read_row_group(number)
+        rows = RowColumns.of(table)
+        problems = [*statistics_problems(file, number, table)]
+        problems += [_finding(sum(groups[:number]), *finding) for finding in check_rows(rows, rules)]
+        if not problems:
+            found = ((wrong, text) for wrong, text in documents.add(rows) if wrong.any())
+            problems += [_finding(sum(groups[:number]), *finding) for finding in found]
         if problems:
             result.problems += problems
             if len(result.problems) >= _FINDINGS_PER_SHARD:
                 break
             continue
         result.tally.add(tally(rows, rules))
-        documents.append(_document_hashes(rows.keys))
+        repeated.add(rows)
         if rules.objective == "nsp":
             pairs.add(rows, random_label=1)
     result.self_pairs, result.judged = pairs.excess()
-    result.documents = distinct_values(np.concatenate([np.zeros(0, np.uint64), *documents]))
+    result.documents, result.single = documents.all(), documents.single()
+    if repeated.count():
+        result.problems.append(f"has {repeated.count()} rows twice, with the same masks")
     result.problems += _entry_problems(entry, result)
     if held_out is not None and are_among(result.documents, held_out).any():
         result.problems.append("has a document that is held out for validation")
@@ -253,10 +251,6 @@ def _finding(first: int, wrong: Flags, text: str) -> str:
     return f"row {first + int(np.argmax(wrong))}: {text}" + (
         f" (and {more} more in its group)" if more else ""
     )
-
-
-def _document_hashes(keys: pa.Array) -> U64:
-    return np.array([key_from_text(key) for key in keys.unique().to_pylist()], dtype=np.uint64)
 
 
 def _entry_problems(entry: dict[str, Any], result: _ShardResult) -> Iterator[str]:
