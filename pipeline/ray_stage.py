@@ -8,7 +8,8 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -155,13 +156,17 @@ def _dataset(items: list[Row]) -> ray.data.Dataset:
 def map_units(items: list[Row], work: Callable[[Row], Row]) -> Iterator[Row]:
     """``work`` on every item, in parallel, results as they come. Each result is a small row.
 
-    Items can be JSON. Several that are small, by what they say under SIZE, are the work of one task.
+    Items can be JSON. Several that are small, by what they say under SIZE, are the work of one task. It is
+    done in the driver's folder, on nodes that have it: relative paths of a config are meant from there, and
+    a Ray that was joined has been started elsewhere.
     """
     if not items:
         return
+    folder = Path.cwd()
 
     def work_on_group(row: Row) -> Iterator[Row]:
-        return map(work, json.loads(row[_GROUP]))
+        with chdir(folder) if folder.is_dir() else nullcontext():
+            yield from map(work, json.loads(row[_GROUP]))
 
     with plain_errors():
         yield from _dataset(items).flat_map(work_on_group).iter_rows()

@@ -16,7 +16,7 @@ from pipeline.progress import Progress
 from pipeline.ray_stage import SIZE, Row, map_units
 from pipeline.units import Unit
 from schemas.documents import DOCUMENTS, DOCUMENTS_VERSION
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, InputError
 
 LOG = logging.getLogger("bertmill.build")
 
@@ -76,14 +76,19 @@ def run_extract(config: BuildConfig, work_uri: str, units: list[Unit] | None = N
 
 
 def extract_one(unit: Unit, config: BuildConfig, folder: StageFolder) -> Marker:
-    """Extracts one unit and commits it."""
+    """Extracts one unit and commits it. Raises InputError that names the file at fault."""
     funnel = Funnel()
     text_bytes = 0
     name = f"{unit.unit_id}.parquet"
     with PartWriter(DOCUMENTS, folder.path(name), name) as writer:
-        for batch in extract_unit(unit, config, funnel):
-            writer.write(batch)
-            text_bytes += pc.sum(batch["text_bytes"]).as_py() or 0
+        try:
+            for batch in extract_unit(unit, config, funnel):
+                writer.write(batch)
+                text_bytes += pc.sum(batch["text_bytes"]).as_py() or 0
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{error}: was there when the build was planned; can every node see it?"
+            ) from error
         file = writer.finish()
     funnel.check(unit.uri)
     return folder.commit(unit.unit_id, [file], {"funnel": funnel.to_record(), "text_bytes": text_bytes})

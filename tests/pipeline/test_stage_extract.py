@@ -7,8 +7,8 @@ import pytest
 from pipeline.commit import Marker, StageFolder
 from pipeline.config import BuildConfig, Extraction, Source
 from pipeline.plan import plan_units
-from pipeline.stage_extract import extract_folder, run_extract
-from schemas.errors import ConfigError
+from pipeline.stage_extract import extract_folder, extract_one, run_extract
+from schemas.errors import ConfigError, InputError
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
 from tests.ray_cluster import RayCluster
 
@@ -63,3 +63,28 @@ def test_a_task_that_is_begun_again_leaves_what_it_had_committed(
     assert run_extract(config, work) == extracted
     again = {path for path, when in written.items() if path.stat().st_mtime_ns != when}
     assert again == {gone, gone.with_name(gone.name.replace(".done.json", ".parquet"))}
+
+
+@pytest.mark.ray
+def test_relative_sources_are_read_in_the_folder_of_the_driver(
+    tmp_path: Path, ray_session: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session's Ray was started in another folder, as one that a build joins may have been."""
+    monkeypatch.chdir(tmp_path)
+    Path("enwiki.xml").write_text(HEAD + page(1, "One sentence. " * 20) + FOOT)
+    source = Source(name="wiki", kind="wikimedia", lang="en", paths=["enwiki.xml"])
+    config = BuildConfig(output="out", sources=[source])
+    assert run_extract(config, str(tmp_path / "work")).funnel.kept == 1
+
+
+def test_a_file_that_a_node_cannot_see_is_named(tmp_path: Path) -> None:
+    dump = tmp_path / "enwiki.xml"
+    dump.write_text(HEAD + page(1) + FOOT)
+    source = Source(name="wiki", kind="wikimedia", lang="en", paths=[str(dump)])
+    config = BuildConfig(output="out", sources=[source])
+    (unit,) = plan_units(config)
+    folder = extract_folder(config, str(tmp_path / "work"), [unit])
+    dump.unlink()
+    with pytest.raises(InputError, match=r"enwiki\.xml: was there when the build was planned"):
+        extract_one(unit, config, folder)
+    assert folder.finished() == {}
