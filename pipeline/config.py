@@ -89,8 +89,8 @@ class Dedup(Section):
     them; documents without any other text go. Default: no paragraph is cut out."""
     evaluation: list[str] = []
     """Files or globs of evaluation sets (text, TSV, JSON, JSON lines; .gz, .bz2, .xz or .zst). Documents
-    that share a run of 13 words with one of them, or of 40 signs in scripts without spaces, are dropped
-    as contaminated."""
+    that share a run of 13 words with one of them, or of 40 words or signs where there are signs of scripts
+    without spaces, are dropped as contaminated. Texts shorter than that are not compared."""
 
 
 class Vocabulary(Section):
@@ -109,10 +109,11 @@ class Vocabulary(Section):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Exponent on the languages' shares of words (mBERT)."""
     min_count: Annotated[int, Field(ge=1)] = 1
-    """Words seen less often are not used for training; single characters always are, and words of
-    scripts without spaces, which seldom come twice."""
+    """Words seen less often are not used for training; single characters always are, words of scripts
+    without spaces, which seldom come twice, and a word for each letter that only rarer words have."""
     max_words: Annotated[int, Field(ge=1000)] = 500_000
-    """Distinct words of each language that are used for training, the most frequent ones."""
+    """Distinct words of each language that are used for training, the most frequent ones, and beside them a
+    word for each letter that only rarer words have."""
     max_letters: Annotated[int, Field(ge=1_000_000, le=2_000_000_000)] = 24_000_000
     """Letters of the distinct words that the trainer works on, the most frequent words of all languages; each
     takes some 30 bytes. What is left out is reported."""

@@ -4,9 +4,11 @@ import bz2
 import gzip
 import hashlib
 import io
+import logging
 import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ import zstandard
 
 from cluster import storage
 from pipeline.commit import PartWriter, StageFolder
-from pipeline.dedup.contamination import contaminated, evaluation_runs
+from pipeline.dedup.contamination import RUN_SIGNS, RUN_WORDS, contaminated, evaluation_runs
 from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import U64, hashed_words
 from pipeline.losers import LOSERS, chosen_batches, kept_rows
@@ -26,6 +28,8 @@ from pipeline.stage_extract import Part
 from schemas.arrays import distinct_values
 from schemas.errors import ConfigError, InputError
 from schemas.json_text import parse_json
+
+logger = logging.getLogger("bertmill")
 
 _OPENERS: dict[str, Any] = {
     ".gz": gzip.open,
@@ -52,12 +56,18 @@ def load_evaluation(patterns: list[str]) -> EvaluationRuns:
             raise ConfigError(f"dedup.evaluation: {pattern}: no such file")
         for uri in uris:
             runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
+            if not len(runs[-1]):
+                message = "dedup.evaluation: %s: no text of %d words (%d signs) in it, so nothing is compared"
+                logger.warning(message, uri, RUN_WORDS, RUN_SIGNS)
     merged = distinct_values(np.concatenate(runs))
     return EvaluationRuns(merged, hashlib.sha256(merged.tobytes()).hexdigest())
 
 
 def evaluation_texts(uri: str) -> Iterator[str]:
-    """The texts of a file: the strings of JSON, the fields of TSV, else the lines."""
+    """The texts of a file: the strings of JSON, the fields of TSV, else the lines, one after another.
+
+    Lines without a tab are one text as long as they follow each other: it may be wrapped at any width.
+    """
     suffix = next((suffix for suffix in _OPENERS if uri.lower().endswith(suffix)), "")
     with storage.open_stream(uri) as raw:
         stream = _OPENERS[suffix](raw) if suffix else raw
@@ -75,8 +85,11 @@ def _texts(lines: io.TextIOWrapper, name: str) -> Iterator[str]:
             if line.strip():
                 yield from _strings(parse_json(line))
     else:
-        for line in lines:
-            yield from line.split("\t")
+        for has_fields, some in groupby(lines, lambda line: "\t" in line):
+            if has_fields:
+                yield from (field for line in some for field in line.split("\t"))
+            else:
+                yield "".join(some)
 
 
 def _strings(value: Any) -> Iterator[str]:

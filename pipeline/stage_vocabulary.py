@@ -17,6 +17,7 @@ from cluster import storage
 from pipeline.character_table import Accents
 from pipeline.commit import PartWriter, StageFolder
 from pipeline.config import BuildConfig
+from pipeline.letter_forms import needed_spares
 from pipeline.losers import Gone
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, plain_errors, shuffle_units
@@ -58,6 +59,8 @@ WORD_COUNTS = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
+# Of a bucket: rows beyond the limits that have letters which no other row of the bucket has are ``spared``.
+BUCKET_COUNTS = WORD_COUNTS.append(pa.field("spared", pa.bool_(), nullable=False))
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def run_vocabulary(
         given = load_vocabulary(settings.path, settings.cased)
         return _write(config, given.pieces, accents, {})
     split = vars(split_of(config))
-    inputs = [deduplicated.stage_hash, settings.model_dump(mode="json"), split]
+    inputs = [deduplicated.stage_hash, settings.model_dump(mode="json"), split, BUCKET_COUNTS.names]
     stage = StageFolder.create(work_uri, "vocabulary", *inputs)
     marker = stage.marker("vocabulary")
     if marker is None:
@@ -173,8 +176,8 @@ def _commit_counts(
     """Sums up a bucket, and keeps the words that occur often enough in all languages together."""
     kept, counts = frequent_by_language(table, min_count, per_language)
     name = f"{unit_id}.parquet"
-    with PartWriter(WORD_COUNTS, stage.path(name), name) as writer:
-        writer.write(kept.cast(WORD_COUNTS))
+    with PartWriter(BUCKET_COUNTS, stage.path(name), name) as writer:
+        writer.write(kept.cast(BUCKET_COUNTS))
         stage.commit(unit_id, [writer.finish()], counts)
     return int(counts["distinct"])
 
@@ -193,7 +196,7 @@ def _train(config: BuildConfig, stage: StageFolder) -> tuple[list[str], dict[str
 
 def _smoothed(config: BuildConfig, stage: StageFolder) -> tuple[pa.Table, dict[str, Any]]:
     """The counts of all languages in one table, smoothed, and what the build accounts for."""
-    tables: dict[str, list[pa.Table]] = {}
+    buckets: list[pa.Table] = []
     totals = dict.fromkeys(("distinct", "frequent", "left_out"), 0)
     words: Counter[str] = Counter()
     for unit_id, marker in stage.finished().items():
@@ -201,7 +204,9 @@ def _smoothed(config: BuildConfig, stage: StageFolder) -> tuple[pa.Table, dict[s
             continue
         totals = {name: totals[name] + marker.counts[name] for name in totals}
         words.update(marker.counts["words_by_language"])
-        table = storage.parquet_file(stage.path(f"{unit_id}.parquet")).read()
+        buckets.append(storage.parquet_file(stage.path(f"{unit_id}.parquet")).read())
+    tables: dict[str, list[pa.Table]] = {}
+    for table in _with_every_letter(buckets):
         for lang in pc.unique(table["lang"]).to_pylist():
             of_lang = table.filter(pc.equal(table["lang"], lang))
             tables.setdefault(lang, []).append(of_lang.select(["word", "count"]))
@@ -213,3 +218,10 @@ def _smoothed(config: BuildConfig, stage: StageFolder) -> tuple[pa.Table, dict[s
     smoothed = smooth_tables(by_lang, words, config.vocabulary.smoothing)
     account = {"words_by_language": dict(sorted(words.items())), "languages_losing_marks": losing}
     return smoothed, {**account, **totals}
+
+
+def _with_every_letter(buckets: list[pa.Table]) -> list[pa.Table]:
+    """The rows of the buckets, and the spared ones that the letters of all together need."""
+    kept = [table.filter(pc.invert(table["spared"])) for table in buckets]
+    spared = [table.filter(table["spared"]) for table in buckets]
+    return [*kept, needed_spares(kept, pa.concat_tables([BUCKET_COUNTS.empty_table(), *spared]))]

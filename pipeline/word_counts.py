@@ -1,6 +1,5 @@
 """How often each word of the basic tokenizer occurs, summed up, and which words are frequent."""
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice, pairwise
 from typing import Any
@@ -12,6 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline.basic_tokenization import as_array, chunks, split_words
 from pipeline.character_table import Accents, character_table, default_accents
+from pipeline.letter_forms import letter_carriers, letters_of
+from pipeline.word_order import order_by_hash
 from schemas.scripts import without_spaces_pattern
 
 Int64 = npt.NDArray[np.int64]
@@ -85,9 +86,10 @@ def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
     """The words that occur ``min_count`` times, and all that a threshold must not cost.
 
     Single characters stay, for the alphabet; so do the words of scripts without spaces, which are
-    whole phrases and seldom come twice.
+    whole phrases and seldom come twice, and a word for each letter that would be lost.
     """
     stays = _frequent(table["word"].combine_chunks(), table["count"].to_numpy(), min_count)
+    stays[letter_carriers(table, letters_of([table.filter(pa.array(stays))]))] = True
     return table.filter(pa.array(stays))
 
 
@@ -106,24 +108,25 @@ def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[p
     """Sums up counts by language and word, and keeps the words that are frequent in all languages together.
 
     Columns lang, word, count; the rows come back sorted by language and word, ``limit`` of each language at
-    the most, with what the build accounts for. Words and languages are numbers until the end.
+    the most, with what the build accounts for. Then follow words with letters that no kept word of the
+    bucket has, for the training to choose from; the column ``spared`` tells them apart. Words and
+    languages are numbers until the end.
     """
     words, langs = (table[name].combine_chunks().dictionary_encode() for name in ("word", "lang"))
-    word, lang, counts = words.indices.to_numpy(), langs.indices.to_numpy(), table["count"].to_numpy()
+    counts = table["count"].to_numpy()
     totals, of_language = np.zeros(len(words.dictionary), np.int64), np.zeros(len(langs.dictionary), np.int64)
-    np.add.at(totals, word, counts)
-    np.add.at(of_language, lang, counts)
+    np.add.at(totals, words.indices.to_numpy(), counts)
+    np.add.at(of_language, langs.indices.to_numpy(), counts)
     frequent = np.flatnonzero(_frequent(words.dictionary, totals, min_count))
-    names, word_rank = _ranked(words.dictionary, frequent)
-    langs_ranked, lang_rank = _ranked(langs.dictionary, np.arange(len(langs.dictionary)))
-    place = lang_rank[lang] * len(names) + word_rank[word]
-    place, summed = _sums_by_place(place[word_rank[word] >= 0], counts[word_rank[word] >= 0])
-    owner, name = np.divmod(place, max(len(names), 1))
-    wanted = pa.table([langs_ranked.take(owner), names.take(name), summed], ["lang", "word", "count"])
-    bounds = np.searchsorted(owner, np.arange(len(langs_ranked) + 1)).tolist()
+    wanted = _rows_of(words, langs, counts, frequent)
+    owners = wanted["lang"].combine_chunks().dictionary_encode().indices.to_numpy()
+    bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
     parts = [most_frequent(wanted[begin:end], limit) for begin, end in pairwise(bounds)]
     kept = pa.concat_tables([wanted[:0], *parts])
-    return kept, {
+    carriers = letter_carriers(pa.table([words.dictionary, totals], ["word", "count"]), letters_of([kept]))
+    spared = _rows_of(words, langs, counts, carriers)
+    flags = pa.array(np.arange(kept.num_rows + spared.num_rows) >= kept.num_rows)
+    return pa.concat_tables([kept, spared]).append_column("spared", flags), {
         "distinct": len(words.dictionary),
         "frequent": len(frequent),
         "left_out": wanted.num_rows - kept.num_rows,
@@ -131,6 +134,17 @@ def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[p
             sorted(zip(langs.dictionary.to_pylist(), of_language.tolist(), strict=True))
         ),
     }
+
+
+def _rows_of(words: pa.DictionaryArray, langs: pa.DictionaryArray, counts: Int64, chosen: Int64) -> pa.Table:
+    """The summed rows of the chosen words, sorted by language and word."""
+    word, lang = words.indices.to_numpy(), langs.indices.to_numpy()
+    names, word_rank = _ranked(words.dictionary, chosen)
+    langs_ranked, lang_rank = _ranked(langs.dictionary, np.arange(len(langs.dictionary)))
+    place = lang_rank[lang] * len(names) + word_rank[word]
+    place, summed = _sums_by_place(place[word_rank[word] >= 0], counts[word_rank[word] >= 0])
+    owner, name = np.divmod(place, max(len(names), 1))
+    return pa.table([langs_ranked.take(owner), names.take(name), summed], ["lang", "word", "count"])
 
 
 def _ranked(names: pa.Array, chosen: Int64) -> tuple[pa.Array, Int64]:
@@ -166,20 +180,10 @@ def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -
     least = counts[order[fits]]
     stays = counts > least
     ties = np.flatnonzero(counts == least)
-    ties = ties[_by_hash(table.select(["word"]).take(pa.array(ties)))]
+    ties = ties[order_by_hash(table.select(["word"]).take(pa.array(ties)))]
     room = int(np.searchsorted(np.cumsum(lengths[ties]), most - lengths[stays].sum(), side="right"))
     stays[ties[: min(limit - int(stays.sum()), room)]] = True
     return table.filter(pa.array(stays))
-
-
-def _by_hash(words: pa.Table) -> Int64:
-    """The order of a column of words by their CRC-32, and of words of one by the alphabet."""
-    hashes = [np.zeros(0, np.uint32)]
-    for batch in words.to_batches(_WORDS_AT_ONCE):
-        raw = batch["word"].cast(pa.binary()).to_pylist()
-        hashes.append(np.fromiter(map(zlib.crc32, raw), np.uint32, len(raw)))
-    ranked = words.append_column("hash", pa.array(np.concatenate(hashes)))
-    return np.asarray(pc.sort_indices(ranked, [("hash", "ascending"), ("word", "ascending")]), np.int64)
 
 
 def _lengths(words: pa.ChunkedArray) -> Int64:

@@ -2,7 +2,7 @@
 
 13 words is what GPT-3's authors compared (Brown et al., Language Models are Few-Shot Learners, 2020,
 appendix C). In scripts without spaces every sign counts as a word, and 13 signs may be a long name;
-there the run is 40 signs.
+there, and where signs stand among words, the run is 40 of either.
 """
 
 import numpy as np
@@ -21,7 +21,7 @@ def comparable_runs(words: HashedWords) -> tuple[U64, Int64]:
     hashes, begins = word_runs(words, RUN_WORDS)
     of_words = before[begins + RUN_WORDS] == before[begins]
     long_hashes, long_begins = word_runs(words, RUN_SIGNS)
-    of_signs = 2 * (before[long_begins + RUN_SIGNS] - before[long_begins]) > RUN_SIGNS
+    of_signs = before[long_begins + RUN_SIGNS] > before[long_begins]
     return (
         np.concatenate((hashes[of_words], long_hashes[of_signs])),
         np.concatenate((begins[of_words], long_begins[of_signs])),

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tests.ray_cluster import RayCluster
 pytestmark = pytest.mark.ray
 
 SYLLABLES = ("ri", "sto", "bra", "wa", "mou", "fli", "gar", "tem", "hol", "ken", "lo", "ni")
+RARE = "ᏣᎳᎩ"
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,9 @@ def pages() -> list[str]:
     chance = random.Random(11)
     vocabulary = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 4))) for _ in range(400)]
     texts = [" ".join(chance.choices(vocabulary, k=60)).capitalize() + "." for _ in range(120)]
+    # Six words that come once: they are no words to train on, but their letters must not be lost.
+    for number, letters in enumerate(permutations(RARE), 20):
+        texts[number] += f" {''.join(letters)}."
     numbered = [*texts, *texts[:15], *texts[:5]]
     made = [page(number, text) for number, text in enumerate(numbered, 1)]
     old = [
@@ -60,7 +65,7 @@ def run(folder: Path, cut: Cut, monkeypatch: pytest.MonkeyPatch) -> dict[str, An
         sources=[write(folder, cut)],
         extraction=Extraction(unit_bytes=1 << 16, min_chars=50),
         dedup=Dedup(max_templated=3),
-        vocabulary=Vocabulary(size=500, unused=9),
+        vocabulary=Vocabulary(size=500, unused=9, min_count=3),
         instances=Instances(validation_share=0.1),
     )
     options = ray.data.DataContext.get_current().execution_options
@@ -92,3 +97,5 @@ def test_losers_and_vocabulary_for_any_workers_buckets_and_files(
     assert {reason for _, reason, _ in one["losers"]} == {"duplicate", "duplicate-text"}
     assert len(one["losers"]) == 8 + 20
     assert one == other
+    pieces = one["tokenizer"]["vocab.txt"].decode().split("\n")
+    assert {*RARE, *("##" + letter for letter in RARE)} <= set(pieces)

@@ -142,6 +142,16 @@ def test_documents_with_text_of_an_evaluation_set_go(ray_session, tmp_path, name
     assert kept_rows(losers, parts[3]).tolist() == [True, True, True, False, True]
 
 
+def test_an_evaluation_set_without_a_run_is_warned_of(tmp_path, caplog):
+    (tmp_path / "short.txt").write_text("a b c d\n")
+    (tmp_path / "wrapped.txt").write_text("a b c d e f g\nh i j k l m n\n")
+    with caplog.at_level("WARNING", logger="bertmill"):
+        evaluation = load_evaluation([str(tmp_path / "*.txt")])
+    assert len(evaluation.runs) == 2
+    (record,) = caplog.records
+    assert f"{tmp_path}/short.txt: no text of 13 words (40 signs) in it" in record.getMessage()
+
+
 def test_evaluation_files_that_are_missing_or_broken_are_said(tmp_path):
     with pytest.raises(ConfigError, match=r"dedup.evaluation: .*nowhere.txt: no such file"):
         load_evaluation([str(tmp_path / "nowhere.txt")])

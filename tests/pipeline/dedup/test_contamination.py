@@ -37,5 +37,11 @@ def test_scripts_without_spaces_need_forty_signs(size, hit):
     assert check(["前" + signs[5 : 5 + size] + "後"], [signs]) == [hit]
 
 
+@pytest.mark.parametrize(("size", "hit"), [(39, False), (40, True)])
+def test_words_with_signs_among_them_need_forty_of_either(size, hit):
+    words = [chr(0x4E00 + number) if number % 6 == 0 else f"word{number}" for number in range(60)]
+    assert check([" ".join(words[5 : 5 + size])], [" ".join(words)]) == [hit]
+
+
 def test_nothing_is_contaminated_by_nothing():
     assert check(["a b c", ""], []) == [False, False]

@@ -1,0 +1,70 @@
+"""Which words a limit must spare, so that no letter is lost: one with each that only left-out words have.
+
+A letter that opens a word and one that goes on in it are two forms, since a vocabulary has a piece for each.
+"""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.basic_tokenization import code_points
+from pipeline.word_order import order_by_hash
+
+Int64 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_CODE_POINTS = 0x110000
+# Words that are worked on at a time, for bounded memory.
+_WORDS_AT_ONCE = 100_000
+
+
+def letters_of(tables: Iterable[pa.Table]) -> Flags:
+    """Of each form of a letter (openings, then inner ones) whether a word of the tables has it."""
+    seen = np.zeros(2 * _CODE_POINTS, bool)
+    for table in tables:
+        for forms, _ in _forms(table.select(["word"])):
+            seen[forms] = True
+    return seen
+
+
+def letter_carriers(words: pa.Table, seen: Flags) -> Int64:
+    """The rows, ascending, that are needed for those letters of ``words`` (word, count) not in ``seen``.
+
+    For each it is the most frequent word with it; among equally frequent ones a hash decides.
+    """
+    found = [np.zeros((2, 0), np.int64)]
+    for forms, rows in _forms(words.select(["word"])):
+        new = ~seen[forms]
+        found.append(np.stack((forms[new], rows[new])))
+    form, row = np.concatenate(found, axis=1)
+    rows = np.unique(row)
+    hashed = rows[order_by_hash(words.select(["word"]).take(pa.array(rows)))]
+    best_first = hashed[np.argsort(-words["count"].to_numpy()[hashed], kind="stable")]
+    rank = np.zeros(words.num_rows, np.int64)
+    rank[best_first] = np.arange(len(best_first))
+    order = np.lexsort((rank[row], form))
+    firsts = np.flatnonzero(np.diff(form[order], prepend=-1))
+    return np.unique(row[order[firsts]])
+
+
+def needed_spares(kept: Iterable[pa.Table], spared: pa.Table) -> pa.Table:
+    """The rows of ``spared`` (word, count and more) whose words have letters that no kept word has."""
+    totals = spared.group_by("word").aggregate([("count", "sum")]).rename_columns(["word", "count"])
+    carriers = letter_carriers(totals, letters_of(kept))
+    chosen = totals["word"].take(pa.array(carriers)).combine_chunks()
+    return spared.filter(pc.is_in(spared["word"], value_set=chosen))
+
+
+def _forms(words: pa.Table) -> Iterator[tuple[Int64, Int64]]:
+    """The forms of the letters of some words at a time, and the row of each."""
+    first = 0
+    for batch in words.to_batches(_WORDS_AT_ONCE):
+        _, codes, bounds = code_points(batch["word"])
+        forms = codes.astype(np.int64) + _CODE_POINTS
+        lengths = np.diff(bounds)
+        forms[bounds[:-1][lengths > 0]] -= _CODE_POINTS
+        yield forms, np.repeat(np.arange(first, first + len(lengths)), lengths)
+        first += batch.num_rows
