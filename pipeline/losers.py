@@ -27,6 +27,17 @@ LOSERS = pa.schema(
 )
 
 
+def in_order(losers: pa.Table) -> pa.Table:
+    """Sorted by (part, row), as everybody who reads losers takes them to be."""
+    return losers.sort_by([("part", "ascending"), ("row", "ascending")])
+
+
+def losers_for(reason: str, found: pa.Table) -> pa.Table:
+    """LOSERS of the rows of ``found``, which has all columns but the reason, in order."""
+    reasons = pa.array([reason] * found.num_rows, pa.string())
+    return in_order(found.append_column("reason", reasons).select(LOSERS.names))
+
+
 def kept_rows(losers: pa.Table, part: Part) -> npt.NDArray[np.bool_]:
     """One flag for each row of ``part``: false for losers. ``losers`` is sorted by (part, row)."""
     parts = losers["part"].to_numpy()

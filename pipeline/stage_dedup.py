@@ -18,7 +18,7 @@ from pipeline.commit import StageFolder, stable_hash
 from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
-from pipeline.losers import LOSERS, Gone, kept_rows
+from pipeline.losers import LOSERS, Gone, in_order, kept_rows, losers_for
 from pipeline.ray_stage import BUCKET, Row
 from pipeline.skip_reasons import DUPLICATE, DUPLICATE_TEXT
 from pipeline.stage_contamination import load_evaluation, run_contamination
@@ -87,7 +87,7 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Dedup
 
 
 def _sorted(tables: list[pa.Table]) -> pa.Table:
-    return pa.concat_tables(tables).sort_by([("part", "ascending"), ("row", "ascending")]).combine_chunks()
+    return in_order(pa.concat_tables(tables)).combine_chunks()
 
 
 def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table | None) -> pa.Table:
@@ -103,9 +103,9 @@ def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone:
         yield table.append_column(BUCKET, pa.array(bucket, pa.int64()))
 
     def reduce(table: pa.Table) -> pa.Table:
-        found = page_losers(table) if by_page else exact_losers(table)
-        reason = pa.array([DUPLICATE if by_page else DUPLICATE_TEXT] * found.num_rows, pa.string())
-        return _sorted([found.append_column("reason", reason).select(LOSERS.names)])
+        if by_page:
+            return losers_for(DUPLICATE, page_losers(table))
+        return losers_for(DUPLICATE_TEXT, exact_losers(table))
 
     losers.run([vars(part) for part in parts], emit, reduce, _KEYS)
     return losers.read_all()

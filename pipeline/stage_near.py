@@ -46,7 +46,7 @@ from pipeline.dedup.near import (
 )
 from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import hashed_words, shingles
-from pipeline.losers import LOSERS, chosen_batches, kept_rows
+from pipeline.losers import LOSERS, chosen_batches, kept_rows, losers_for
 from pipeline.ray_stage import BUCKET, Row, plain_errors
 from pipeline.skip_reasons import NEAR_DUPLICATE
 from pipeline.stage_extract import Part
@@ -258,9 +258,7 @@ def _keep_smallest(keep: CommittedShuffle, parts: list[Part], clusters: pa.Table
         yield members.append_column(BUCKET, pa.array(node_bucket(members["cluster"], keep.buckets)))
 
     def reduce(table: pa.Table) -> pa.Table:
-        found = cluster_losers(table)
-        found = found.append_column("reason", pa.array([NEAR_DUPLICATE] * found.num_rows, pa.string()))
-        return found.sort_by([("part", "ascending"), ("row", "ascending")])
+        return losers_for(NEAR_DUPLICATE, cluster_losers(table))
 
     with_members = distinct_values(
         np.concatenate([clusters[side].to_numpy() for side in ("left", "right")]) >> _ROW_BITS

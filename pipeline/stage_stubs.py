@@ -14,7 +14,7 @@ from pipeline.commit import StageFolder
 from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.dedup.bot_stubs import skeletons, stub_losers
 from pipeline.dedup.components import node_bucket
-from pipeline.losers import LOSERS, chosen_batches, kept_rows
+from pipeline.losers import LOSERS, chosen_batches, kept_rows, losers_for
 from pipeline.ray_stage import BUCKET, Row
 from pipeline.skip_reasons import BOT_STUB
 from pipeline.stage_extract import Part
@@ -58,10 +58,7 @@ def run_stubs(work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Tabl
             yield found.append_column(BUCKET, pa.array(node_bucket(found["skeleton"], buckets)))
 
     def reduce(table: pa.Table) -> pa.Table:
-        beyond = stub_losers(table, limit)
-        reasons = pa.array([BOT_STUB] * beyond.num_rows, pa.string())
-        beyond = beyond.append_column("reason", reasons).select(LOSERS.names)
-        return beyond.sort_by([("part", "ascending"), ("row", "ascending")])
+        return losers_for(BOT_STUB, stub_losers(table, limit))
 
     losers.run([vars(part) for part in parts], emit, reduce, SKELETONS)
     return losers.read_all()
