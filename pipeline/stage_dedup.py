@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from cluster import storage
 from pipeline.commit import StageFolder, stable_hash
 from pipeline.committed_shuffle import CommittedShuffle
 from pipeline.config import BuildConfig
 from pipeline.dedup.exact import exact_losers, hash_bucket, page_bucket, page_losers
-from pipeline.losers import LOSERS, Gone, in_order, kept_rows, losers_for
+from pipeline.dedup.paragraphs import without_paragraphs
+from pipeline.losers import LOSERS, Gone, chosen_batches, in_order, kept_rows, losers_for
 from pipeline.ray_stage import BUCKET, Row
 from pipeline.skip_reasons import DUPLICATE, DUPLICATE_TEXT
 from pipeline.stage_contamination import load_evaluation, run_contamination
@@ -37,6 +37,7 @@ _KEYS = pa.schema(
         pa.field("row", pa.int32(), nullable=False),
     ]
 )
+_NO_PARAGRAPHS = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True)
@@ -66,19 +67,25 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: Extracted) -> Dedup
         losers = _sorted([losers, run_contamination(work_uri, inputs, parts, losers, runs)])
     if settings.exact:
         inputs.append("exact")
-        losers = _sorted([losers, _round("dedup-texts", work_uri, inputs, parts, losers)])
+        losers = _sorted(
+            [losers, _round("dedup-texts", work_uri, inputs, parts, Gone(losers, _NO_PARAGRAPHS))]
+        )
     if settings.max_templated is not None:
         inputs.append(f"stubs {settings.max_templated}")
         losers = _sorted([losers, run_stubs(work_uri, inputs, parts, losers, settings.max_templated)])
     if settings.near:
         losers = _sorted([losers, run_near(work_uri, inputs, parts, losers, settings.jaccard)])
-    paragraphs = np.zeros(0, np.uint64)
+    paragraphs = _NO_PARAGRAPHS
     if settings.max_paragraph_documents is not None:
         inputs.append(f"near {settings.near} {settings.jaccard}")
         paragraphs, emptied = run_paragraphs(
             work_uri, inputs, parts, losers, settings.max_paragraph_documents
         )
         losers = _sorted([losers, emptied])
+        if settings.exact and len(paragraphs):
+            inputs.append(f"cut {settings.max_paragraph_documents}")
+            equal = _round("dedup-texts-cut", work_uri, inputs, parts, Gone(losers, paragraphs))
+            losers = _sorted([losers, equal])
     counts: dict[str, Counter[str]] = {}
     for lang, reason in zip(losers["lang"].to_pylist(), losers["reason"].to_pylist(), strict=True):
         counts.setdefault(lang, Counter())[reason] += 1
@@ -90,7 +97,7 @@ def _sorted(tables: list[pa.Table]) -> pa.Table:
     return in_order(pa.concat_tables(tables)).combine_chunks()
 
 
-def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: pa.Table | None) -> pa.Table:
+def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone: Gone | None) -> pa.Table:
     """LOSERS by equal text among the documents that are not ``gone``, or by equal page where None are."""
     buckets = max(1, -(-sum(part.rows for part in parts) // ROWS_PER_BUCKET))
     folder = StageFolder.create(work_uri, name, buckets, *inputs)
@@ -111,8 +118,13 @@ def _round(name: str, work_uri: str, inputs: list[str], parts: list[Part], gone:
     return losers.read_all()
 
 
-def _key_columns(part: Part, gone: pa.Table | None) -> pa.Table:
-    table = storage.parquet_file(part.uri).read(columns=_FROM_DOCUMENTS)
-    table = table.append_column("part", pa.array(np.full(part.rows, part.ordinal), pa.int32()))
-    table = table.append_column("row", pa.array(np.arange(part.rows), pa.int32()))
-    return table if gone is None else table.filter(pa.array(kept_rows(gone, part)))
+def _key_columns(part: Part, gone: Gone | None) -> pa.Table:
+    kept = np.ones(part.rows, bool) if gone is None else kept_rows(gone.losers, part)
+    cutting = gone is not None and len(gone.paragraphs) > 0
+    columns = [*_FROM_DOCUMENTS, *(("sentences", "paragraph_sentences") if cutting else ())]
+    found = [_KEYS.empty_table()]
+    for rows, table in chosen_batches(part, kept, columns):
+        cut = without_paragraphs(table, gone.paragraphs) if gone is not None and cutting else table
+        places = [pa.array(np.full(len(rows), part.ordinal), pa.int32()), pa.array(rows, pa.int32())]
+        found.append(pa.table([*cut.select(_FROM_DOCUMENTS).columns, *places], schema=_KEYS))
+    return pa.concat_tables(found)

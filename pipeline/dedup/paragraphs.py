@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.dedup.exact import content_hash
 from pipeline.dedup.shingles import SHINGLE_WORDS, U64, Flags, Int64, hashed_words, powers
 from schemas.randomness import draws
 
@@ -70,7 +71,8 @@ def merge_paragraph_counts(counts: pa.Table) -> pa.Table:
 def without_paragraphs(documents: pa.Table, repeated: U64) -> pa.Table:
     """The documents without the sentences of the paragraphs in ``repeated`` (ascending hashes).
 
-    Changes the columns sentences, paragraph_sentences and, if present, text_bytes.
+    Changes the columns sentences, paragraph_sentences and, if present, text_bytes and content_hash, so that
+    documents of which the same text is left are known as equal.
     """
     if not len(repeated) or not documents.num_rows:
         return documents
@@ -91,9 +93,19 @@ def without_paragraphs(documents: pa.Table, repeated: U64) -> pa.Table:
     if "text_bytes" in documents.column_names:
         lengths = np.cumsum(np.append(0, pc.binary_length(kept).to_numpy().astype(np.int64)))
         columns["text_bytes"] = pa.array(np.diff(lengths[offsets_of(columns["sentences"])]), pa.int64())
+    if "content_hash" in documents.column_names:
+        columns["content_hash"] = _hashes(documents["content_hash"], columns["sentences"], sentences)
     for name, column in columns.items():
         documents = documents.set_column(documents.column_names.index(name), name, column)
     return documents
+
+
+def _hashes(hashes: pa.ChunkedArray, left: pa.Array, before: pa.Array) -> pa.Array:
+    """The content hashes, made anew where sentences were cut out."""
+    out = hashes.to_pylist()
+    for row in np.flatnonzero(np.diff(offsets_of(left)) < np.diff(offsets_of(before))).tolist():
+        out[row] = content_hash(" ".join(left[row].as_py()).encode())
+    return pa.array(out, hashes.type)
 
 
 def _lists(values: pa.Array, stays: Flags, offsets: Int64) -> pa.Array:

@@ -11,6 +11,10 @@ from cluster.config_file import validate
 from pipeline.build import build
 from pipeline.config import BuildConfig
 from pipeline.report.html import html_report
+from pipeline.selection import read_kept
+from pipeline.stage_dedup import run_dedup
+from pipeline.stage_extract import run_extract
+from pipeline.stage_split import split_of
 from schemas.manifest import parse_manifest
 from tests.pipeline import builds
 from tests.ray_cluster import RayCluster
@@ -75,3 +79,39 @@ def test_every_kind_of_duplicate_goes_by_its_own_reason(ray_session: RayCluster,
         [shard["sha256"] for entry in made["sets"] for shard in entry["shards"]] for made in (one, other)
     ]
     assert shards[0] == shards[1]
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_documents_with_the_same_rest_go_or_stay_on_one_side(
+    ray_session: RayCluster, tmp_path: Path, exact: bool
+) -> None:
+    """Two notices stand under many pages; pages that differ in nothing else are one document."""
+    chance = random.Random(2)
+    notices = ["This page was made from the list of places.", "This page needs the help of its readers."]
+    bodies = [" ".join(chance.choices(WORDS, k=60)).capitalize() + "." for _ in range(60)]
+    rows = [
+        {"id": f"{number}-{notice}", "lang": "en", "title": "t", "text": f"{body}\n{notices[notice]}"}
+        for number, body in enumerate(bodies)
+        for notice in ((0, 1) if number < 20 else (number % 2,))
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = builds.config(
+        tmp_path / "corpus",
+        sources=[{"name": "made", "kind": "jsonl", "paths": [str(tmp_path / "rows.jsonl")]}],
+        dedup={"exact": exact, "max_paragraph_documents": 25},
+        instances={"validation_share": 0.4},
+    )
+    config = validate(BuildConfig, data, "test")
+    work = str(tmp_path / "work")
+    extracted = run_extract(config, work)
+    found = run_dedup(config, work, extracted)
+    assert found.counts == ({"en": {"duplicate-text": 20}} if exact else {})
+    sides: dict[str, set[bool]] = {}
+    for part in extracted.parts:
+        for table in read_kept(part, found.gone, ["content_hash", "sentences"]):
+            held_out = split_of(config).is_validation(table["content_hash"].to_pylist())
+            for sentences, side in zip(table["sentences"].to_pylist(), held_out.tolist(), strict=True):
+                sides.setdefault(" ".join(sentences), set()).add(side)
+    assert sides.keys() == set(bodies)
+    assert all(len(side) == 1 for side in sides.values())
+    assert {True, False} == set().union(*sides.values())

@@ -7,6 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline.dedup.exact import content_hash
 from pipeline.dedup.paragraphs import (
     PARAGRAPHS,
     merge_paragraph_counts,
@@ -32,6 +33,9 @@ def documents(numbers):
         {
             "paragraph_sentences": pa.array(sizes, pa.list_(pa.int32())),
             "text_bytes": pa.array([len("".join(document).encode()) for document in sentences], pa.int64()),
+            "content_hash": pa.array(
+                [content_hash(" ".join(document).encode()) for document in sentences], pa.binary(16)
+            ),
             "sentences": pa.array(sentences, pa.list_(pa.string())),
         }
     )
