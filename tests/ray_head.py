@@ -41,6 +41,10 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16),
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_memory_monitor_refresh_ms": "0",
         "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0",
+        # Nothing is there to be drained when a test is over.
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # As in a Ray that a job starts itself: a new worker for each stage takes longer than the stage.
+        "RAY_idle_worker_killing_time_threshold_ms": "60000",
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)
     ray = shutil.which("ray", path=path)

@@ -40,7 +40,7 @@ def working_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
     """A Ray as `ray start` gives it, with this environment's python first and no path to the checkout."""
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    with ray_head(tmp_path_factory.mktemp("head"), 4, {"PATH": path, "PYTHONPATH": ""}) as running:
+    with ray_head(tmp_path_factory.mktemp("head"), 2, {"PATH": path, "PYTHONPATH": ""}) as running:
         yield running
 
 

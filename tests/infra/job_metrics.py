@@ -64,7 +64,7 @@ def run(folder: Path) -> Evaluated:
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     variables = {"PATH": path, "PYTHONPATH": "", "RAY_metrics_report_interval_ms": "1000"}
     with (
-        ray_head(folder, 3, variables) as head,
+        ray_head(folder, 2, variables) as head,
         prometheus(folder, f"127.0.0.1:{head.metrics_port}") as server,
     ):
         wait_for(server, 'up{job="ray"} == 1')
