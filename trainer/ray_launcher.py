@@ -42,6 +42,8 @@ from trainer.ranks import joined
 from trainer.ray_storage import filesystem_of
 
 _COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
+# A rank that hangs does not answer when its group is taken down either, and Ray would wait for 30 seconds.
+_GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
 
 
 class Switchboard:
@@ -84,6 +86,11 @@ class _StoppableBackend(_TorchBackend):  # type: ignore[misc]  # Ray is read wit
     def on_start(self, worker_group: Any, backend_config: TorchConfig) -> None:
         super().on_start(worker_group, backend_config)
         worker_group.execute(stopping.install)
+
+    def on_shutdown(self, worker_group: Any, backend_config: TorchConfig) -> None:
+        # In the process that Ray's controller is, which does not take this variable over from the driver.
+        os.environ.setdefault(*_GROUP_SHUTDOWN)
+        super().on_shutdown(worker_group, backend_config)
 
 
 @dataclass
