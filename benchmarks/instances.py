@@ -36,7 +36,8 @@ from pipeline.normalize import normalize_text
 from pipeline.sentences import split_sentences
 from pipeline.shards import encode_shard
 from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, count_words, load_vocabulary
+from pipeline.vocabulary import Vocabulary, load_vocabulary
+from pipeline.word_counts import count_words
 from pipeline.wordpiece_training import train_wordpiece
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
 from tests.reference_instances import (

@@ -16,24 +16,11 @@ from tokenizers.models import WordPiece
 
 from cluster import storage
 from pipeline import scripts
-from pipeline.alphabet import VocabularyError
 from pipeline.character_table import Accents, default_accents, normalizer_for
-from pipeline.word_counts import WORD_COUNTS, count_words, merge_word_counts, word_counts
-from pipeline.wordpiece_training import train_wordpiece
+from pipeline.word_counts import WORD_COUNTS, merge_word_counts
 from schemas.errors import CorpusError
 from schemas.json_text import parse_json
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-
-__all__ = [
-    "Vocabulary",
-    "VocabularyError",
-    "count_words",
-    "load_vocabulary",
-    "smooth_counts",
-    "train_wordpiece",
-    "word_counts",
-    "write_tokenizer",
-]
 
 VOCABULARY_NAME = "vocab.txt"
 TOKENIZER_NAME = "tokenizer.json"
@@ -84,31 +71,16 @@ def smoothing_factors(totals: Mapping[str, int], exponent: float) -> dict[str, D
         return {lang: value / least for lang, value in raw.items()}
 
 
-def smooth_counts(counts_by_lang: Mapping[str, Mapping[str, int]], exponent: float) -> dict[str, int]:
-    """One table of word counts out of those of the languages, their shares p weighted as p^exponent.
-
-    With exponent 1, or one language, the counts are exact sums. Sorted by word.
-    """
-    totals = {lang: sum(counts.values()) for lang, counts in counts_by_lang.items()}
-    factors = smoothing_factors(totals, exponent)
-    merged: dict[str, int] = {}
-    for lang in sorted(factors):
-        factor = factors[lang]
-        for word, count in counts_by_lang[lang].items():
-            scaled = count if factor == 1 else scaled_count(count, factor)
-            merged[word] = merged.get(word, 0) + scaled
-    return dict(sorted(merged.items()))
-
-
 def scaled_count(count: int, factor: Decimal) -> int:
     """``count * factor``, rounded to the nearest integer, a half to the even one."""
     return int((count * factor).to_integral_value(ROUND_HALF_EVEN))
 
 
 def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exponent: float) -> pa.Table:
-    """`smooth_counts` on tables of word counts, for vocabularies too large for dictionaries.
+    """One table of word counts out of those of the languages, their shares p weighted as p^exponent.
 
-    ``totals`` are the languages' words in all, those of rows left out of the tables included.
+    ``totals`` are the languages' words in all, those of rows left out of the tables included. With exponent
+    1, or one language, the counts are exact sums. Sorted by word.
     """
     factors = smoothing_factors(totals, exponent)
     parts = []

@@ -14,8 +14,10 @@ from pipeline.config import Instances, SequenceLength
 from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, count_words, load_vocabulary, train_wordpiece
+from pipeline.vocabulary import Vocabulary, load_vocabulary
+from pipeline.word_counts import count_words
 from pipeline.wordpiece import stretches
+from pipeline.wordpiece_training import train_wordpiece
 from tests.pipeline.bert_reference import ROOT, bert_ids, bert_tokenizer, sample_sentences
 
 CASES_VOCABULARY = str(ROOT / "tests" / "cases" / "vocab.txt")

@@ -15,10 +15,8 @@ from pipeline.vocabulary import (
     accents_of,
     languages_losing_marks,
     load_vocabulary,
-    smooth_counts,
     smooth_tables,
     smoothing_factors,
-    train_wordpiece,
     write_tokenizer,
 )
 from pipeline.word_counts import (
@@ -29,6 +27,7 @@ from pipeline.word_counts import (
     most_frequent,
     word_counts,
 )
+from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
 from tests.pipeline.bert_reference import bert_words, sample_sentences
 
@@ -66,10 +65,20 @@ def test_sums_are_exact_past_32_bits():
     assert merged.to_pydict() == {"word": ["a", "the"], "count": [5, 15_000_000_000]}
 
 
+def counts_table(words):
+    return pa.table([list(words), pa.array(words.values(), pa.int64())], schema=merge_word_counts([]).schema)
+
+
+def smoothed_counts(by_lang, exponent):
+    totals = {lang: sum(words.values()) for lang, words in by_lang.items()}
+    table = smooth_tables({lang: counts_table(words) for lang, words in by_lang.items()}, totals, exponent)
+    return dict(zip(*table.to_pydict().values(), strict=True))
+
+
 def test_smoothing_is_that_of_mbert():
     """Case pipeline-015."""
     shares = {"en": {"a": 90_000_000}, "de": {"b": 9_000_000}, "sv": {"c": 1_000_000}}
-    smoothed = smooth_counts(shares, 0.7)
+    smoothed = smoothed_counts(shares, 0.7)
     total = sum(smoothed.values())
     assert {word: round(count / total, 4) for word, count in smoothed.items()} == {
         "a": 0.8049, "b": 0.1606, "c": 0.0345}  # fmt: skip
@@ -84,17 +93,13 @@ def test_smoothing_is_that_of_mbert():
     st.sampled_from([1.0, 0.7, 0.3]),
 )
 def test_smoothing_loses_no_word_and_hangs_on_no_order(by_lang, exponent):
-    smoothed = smooth_counts(by_lang, exponent)
+    smoothed = smoothed_counts(by_lang, exponent)
     turned = {lang: dict(reversed(words.items())) for lang, words in reversed(by_lang.items())}
-    assert list(smoothed.items()) == list(smooth_counts(turned, exponent).items())
+    assert list(smoothed.items()) == list(smoothed_counts(turned, exponent).items())
     for word, count in smoothed.items():
         assert count >= sum(words.get(word, 0) for words in by_lang.values())
     if exponent == 1.0:
         assert sum(smoothed.values()) == sum(sum(words.values()) for words in by_lang.values())
-
-
-def counts_table(words):
-    return pa.table([list(words), pa.array(words.values(), pa.int64())], schema=merge_word_counts([]).schema)
 
 
 @given(
@@ -164,12 +169,13 @@ def test_words_of_a_bucket_are_frequent_in_all_languages_together(rows, min_coun
     }
 
 
-def test_tables_are_smoothed_as_dictionaries_are():
-    by_lang = {"en": {"a": 700, "b": 31}, "de": {"b": 9, "c": 2}, "sv": {"a": 1}}
-    totals = {lang: sum(words.values()) for lang, words in by_lang.items()}
-    tables = {lang: counts_table(words) for lang, words in by_lang.items()}
-    smoothed = smooth_tables(tables, totals, 0.7)
-    assert dict(zip(*smoothed.to_pydict().values(), strict=True)) == smooth_counts(by_lang, 0.7)
+def test_words_that_were_left_out_still_count_in_a_languages_share():
+    tables = {
+        lang: counts_table(words) for lang, words in {"en": {"a": 700, "b": 31}, "sv": {"a": 1}}.items()
+    }
+    smoothed = smooth_tables(tables, {"en": 4 * 731, "sv": 1}, 0.5)
+    # The share p of en is 2924 / 2925; its counts are multiplied by (p / (1 - p)) ** -0.5 = 1 / 54.07, or sv's by 54.07.
+    assert smoothed.to_pydict() == {"word": ["a", "b"], "count": [700 + 54, 31]}
 
 
 def test_languages_that_stripped_accents_damage_are_named():

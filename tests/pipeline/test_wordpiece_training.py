@@ -53,7 +53,9 @@ def test_the_order_of_the_counts_does_not_matter(counts, chance):
 
 TRAIN = """
 import sys
-from pipeline.vocabulary import count_words, train_wordpiece, vocabulary_bytes
+from pipeline.vocabulary import vocabulary_bytes
+from pipeline.word_counts import count_words
+from pipeline.wordpiece_training import train_wordpiece
 from tests.pipeline.bert_reference import sample_sentences
 counts = count_words(sample_sentences()[::40], True)
 sys.stdout.buffer.write(vocabulary_bytes(train_wordpiece(counts, 4000)))
@@ -160,7 +162,7 @@ MEASURED = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMO
 MANY_WORDS = """
 import random, resource
 from benchmarks.peak_memory import peak_resident_bytes
-from pipeline.vocabulary import train_wordpiece
+from pipeline.wordpiece_training import train_wordpiece
 limit = 2_000_000_000
 counts = {}
 chance = random.Random(1)
@@ -191,7 +193,8 @@ def test_five_million_distinct_words_inside_two_gigabytes():
 
 TOO_MANY_LETTERS = """
 import resource
-from pipeline.vocabulary import VocabularyError, train_wordpiece
+from pipeline.alphabet import VocabularyError
+from pipeline.wordpiece_training import train_wordpiece
 counts = {f"{number:x}zz": 2 for number in range(400_000)}
 limit = 240 << 20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
