@@ -29,6 +29,8 @@ from trainer.checkpoint_format import Folder, Manifest
 
 log = logging.getLogger(__name__)
 
+_LOOKS = 5
+"""How often a run that is being trained is listed again, when all that was listed has been deleted."""
 _STALE_UPLOAD_SECONDS = 3600.0
 """Unfinished multipart uploads older than this are ended; the clocks of store and host may differ."""
 
@@ -133,8 +135,25 @@ def latest_verified(run_uri: str) -> LoadedCheckpoint | None:
     committed checkpoints and none can be used: starting over is a person's decision. Raises
     StorageError when the storage does not answer, which says nothing about the checkpoints.
     """
+    folders = layout.scan(run_uri)
+    reasons: list[str] = []
+    for _ in range(_LOOKS):
+        found, reasons = _first_verified(folders)
+        if found is not None or not reasons:
+            return found
+        # A training that goes on may have written newer ones and deleted these while they were read.
+        before, folders = folders, layout.scan(run_uri)
+        if {folder.uri for folder in folders if folder.committed} <= {folder.uri for folder in before}:
+            break
+    raise CheckpointError(
+        f"{run_uri}: none of its {len(reasons)} checkpoints can be used; the newest: {reasons[0]}"
+    )
+
+
+def _first_verified(folders: list[Folder]) -> tuple[LoadedCheckpoint | None, list[str]]:
+    """The first of ``folders`` that can be used, and what is wrong with those before it."""
     reasons = []
-    for folder in layout.scan(run_uri):
+    for folder in folders:
         if not folder.committed:
             log.warning("%s: passed over, it was never finished", folder.uri)
             continue
@@ -145,12 +164,8 @@ def latest_verified(run_uri: str) -> LoadedCheckpoint | None:
             log.error("passed over a damaged checkpoint: %s", error)  # noqa: TRY400 - expected, no trace
             continue
         log.info("%s: verified, step %d", found.uri, found.step)
-        return found
-    if reasons:
-        raise CheckpointError(
-            f"{run_uri}: none of its {len(reasons)} checkpoints can be used; the newest: {reasons[0]}"
-        )
-    return None
+        return found, reasons
+    return None, reasons
 
 
 def verified(folder: Folder) -> LoadedCheckpoint:
@@ -323,6 +338,7 @@ class CheckpointStore:
 
     def _upload(self, claim: attempts.Claim, uri: str, step: int, state: dict[str, Any]) -> Manifest:
         claim.check()
+        layout.check_finite(state)
         ranks = self._sharded_by
         if ranks:
             files = parts.put_share(uri, state, 0, ranks) | parts.await_parts(

@@ -185,6 +185,22 @@ class Snapshot:
         return buffer.copy_(tensor, non_blocking=tensor.is_cuda)
 
 
+def check_finite(state: Any, name: str = "state") -> None:
+    """Raises CheckpointError that names the first tensor of ``state`` with a NaN or an infinity in it.
+
+    Such a checkpoint is whole and of no use, and would in the end take the place of the good ones.
+    """
+    if isinstance(state, torch.Tensor):
+        if state.is_floating_point() and not bool(torch.isfinite(state).all()):
+            raise CheckpointError(f"{name} has values that are not finite")
+    elif isinstance(state, Mapping):
+        for key, inner in state.items():
+            check_finite(inner, f"{name}/{key}")
+    elif isinstance(state, list | tuple):
+        for number, inner in enumerate(state):
+            check_finite(inner, f"{name}/{number}")
+
+
 def write_state(folder: Path, state: Mapping[str, Any]) -> dict[str, FileEntry]:
     """Writes model and optimizer into ``folder``; equal states give equal bytes.
 

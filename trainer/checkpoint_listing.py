@@ -4,10 +4,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from cluster import storage
 from schemas.errors import CheckpointError
 from trainer import checkpoint, checkpoint_format
 
 UNFINISHED = "unfinished: it has no manifest"
+DELETED = "deleted since it was listed, by a training that goes on"
+_LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -45,23 +48,27 @@ def verify_run(run_uri: str) -> list[str]:
     Unfinished folders are no fault: the next commit removes them. The optimizer state is loaded as
     well, so that a file which is whole but is not plain data is found here and not at the resume.
     """
-    problems = []
-    usable = 0
-    for listed in list_checkpoints(run_uri):
-        if listed.problem == UNFINISHED:
-            continue
-        if listed.problem is not None:
-            problems.append(listed.problem)
-            continue
-        try:
-            with checkpoint.open_checkpoint(listed.uri) as found:
-                found.load()
-            usable += 1
-        except CheckpointError as error:
-            problems.append(str(error))
-    if not usable:
+    for _ in range(_LOOKS):
+        found = [_loaded(listed) for listed in list_checkpoints(run_uri)]
+        if None in found or DELETED not in found:
+            break
+    problems = [problem for problem in found if problem not in (None, UNFINISHED, DELETED)]
+    if None not in found:
         problems.append(f"{run_uri}: no checkpoint of this run can be used")
-    return problems
+    return [problem for problem in problems if problem is not None]
+
+
+def _loaded(listed: ListedCheckpoint) -> str | None:
+    """What is wrong with a checkpoint, also with the content of its files; None if it can be used."""
+    if listed.problem is not None:
+        return listed.problem
+    try:
+        with checkpoint.open_checkpoint(listed.uri) as found:
+            state = found.load()
+        checkpoint_format.check_finite(state, listed.uri)
+    except CheckpointError as error:
+        return _reason(error, listed.uri)
+    return None
 
 
 def format_line(listed: ListedCheckpoint, now: float | None = None) -> str:
@@ -77,8 +84,14 @@ def _problem(folder: checkpoint_format.Folder) -> str | None:
     try:
         checkpoint.verified(folder).close()
     except CheckpointError as error:
-        return str(error)
+        return _reason(error, folder.uri)
     return None
+
+
+def _reason(error: CheckpointError, folder_uri: str) -> str:
+    """Why a committed checkpoint cannot be used: a fault, or that retention has deleted it meanwhile."""
+    there = storage.exists(storage.join(folder_uri, checkpoint_format.MANIFEST))
+    return str(error) if there else DELETED
 
 
 def _age(seconds: float) -> str:

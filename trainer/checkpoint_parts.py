@@ -199,6 +199,7 @@ class PartWriter:
         uri = storage.join(self._root, layout.folder_name(step, self._suffix))
         note = _note(uri, self._rank, self._world_size)
         try:
+            layout.check_finite(share)
             (entry,) = put_share(uri, share, self._rank, self._world_size).values()
             said: dict[str, Any] = {"sha256": entry.sha256, "size": entry.size}
         except Exception as error:  # whatever a disk, a library or a store may raise

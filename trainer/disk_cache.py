@@ -8,16 +8,22 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import secrets
 import threading
+import time
 from pathlib import Path
 
 import pyarrow as pa
+
+from schemas.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 16
 _SUFFIX = ".rows"
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}")
+_STALE_SECONDS = 3600.0
 # Trimming goes down to this share of the limit, so that it need not be done for every file.
 _TRIM_TO = 0.9
 
@@ -27,7 +33,11 @@ class DiskCache:
 
     def __init__(self, folder: Path, limit: int) -> None:
         self._folder, self._limit = folder, limit
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"data.disk_cache: {folder}: {error.strerror}") from error
+        self._sweep()
         self._lock = threading.Lock()
         self._used = sum(size for _, size, _ in self._files())
         self.hits = self.misses = self.damaged = self.refused = 0
@@ -39,6 +49,10 @@ class DiskCache:
             raw = path.read_bytes()
         except FileNotFoundError:
             self.misses += 1
+            return None
+        except OSError as error:
+            self.damaged += 1
+            log.warning("%s: not readable, read from its source again: %s", path, error.strerror)
             return None
         if raw[:_DIGEST_BYTES] != _digest(raw[_DIGEST_BYTES:]):
             self.damaged += 1
@@ -64,12 +78,20 @@ class DiskCache:
         except OSError as error:
             self.refused += 1
             log.warning("%s: not kept: %s", temporary.parent, error.strerror)
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a disk that has gone read-only; the sweep gets it
+                temporary.unlink(missing_ok=True)
             return
         with self._lock:
             self._used += _DIGEST_BYTES + len(payload)
             if self._used > self._limit:
                 self._trim()
+
+    def _sweep(self) -> None:
+        """Removes what killed processes had begun to write: nothing else is so old under such a name."""
+        for path in self._folder.glob(".*"):
+            with contextlib.suppress(FileNotFoundError):
+                if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_SECONDS:
+                    path.unlink()
 
     def _trim(self) -> None:
         """Counts anew, as other ranks write here too, and drops the oldest files."""

@@ -1,5 +1,6 @@
 """Reads what all attempts of a run wrote down, as one history."""
 
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,6 +9,8 @@ from schemas.errors import CheckpointError
 from schemas.json_text import parse_json
 
 Record = dict[str, Any]
+
+_FIRST_RANK = re.compile(r"rank-00000(-\d+)?\.jsonl")
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ def read_history(run_uri: str) -> History:
     for file in storage.list_files(folder):
         place, _, name = file.uri.rpartition("/")
         attempt = place.rpartition("-")[2]
-        if name != "rank-00000.jsonl" or not attempt.isdigit():
+        # A log of weeks is in several files.
+        if not _FIRST_RANK.fullmatch(name) or not attempt.isdigit():
             continue
         # What follows the last newline was not finished.
         for number, line in enumerate(storage.read_bytes(file.uri).split(b"\n")[:-1], start=1):

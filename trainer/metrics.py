@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 Record = dict[str, Any]
 
 UPLOAD_SECONDS = 30.0
+SEGMENT_BYTES = 4 << 20
+"""Size at which a file that is sent to remote storage is ended and the next one begun."""
 
 
 class _Lines:
@@ -47,6 +49,11 @@ class _Lines:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._whole += written
 
+    @property
+    def size(self) -> int:
+        """Bytes of the whole lines."""
+        return self._whole
+
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
@@ -59,7 +66,10 @@ class RunLog:
     said; training goes on, since whether it may is decided by its checkpoints.
 
     On remote storage the files are kept locally and sent there every half minute and at the end; an
-    upload that fails is logged, counted in ``failed_uploads``, and tried again with the next one.
+    upload that fails is logged, counted in ``failed_uploads``, and tried again with the next one. An object
+    cannot be added to, so the files are ended at a few megabytes and go on as rank-00000-0001.jsonl: a log
+    of weeks would otherwise be sent whole each time. What is sent and ended is removed here.
+    The figures by language are those of all ranks and stand in the file of rank 0 alone.
     ``echo`` is called with every record, for a progress line.
     """
 
@@ -81,13 +91,18 @@ class RunLog:
             self._folder = self._cleanup.enter_context(scratch.folder("log"))
         else:
             self._folder = local_files.path_of(run_uri)
-        path = self._folder / "metrics" / f"attempt-{attempt:06d}" / f"rank-{rank:05d}.jsonl"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._lines = _Lines(path)
+        self._rank, self._segment = rank, 0
+        self._path = self._folder / "metrics" / f"attempt-{attempt:06d}" / f"rank-{rank:05d}.jsonl"
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._lines = _Lines(self._path)
         self._board: SummaryWriter | None = None
+        self._board_folder = self._folder / "tensorboard"
         if tensorboard and rank == 0:
-            folder = self._folder / "tensorboard"
-            self._board = SummaryWriter(str(folder), purge_step=first_step)
+            self._board = SummaryWriter(str(self._board_folder), purge_step=first_step)
+        self._ended: set[Path] = set()
+        """Files that nothing is added to any more."""
+        self._sent: dict[Path, int] = {}
+        """Bytes of each file when it was sent; only the uploading thread uses it."""
         self._uploads = ThreadPoolExecutor(1, thread_name_prefix="log-upload") if self._remote else None
         self._upload: Future[None] | None = None
         self._uploaded = time.monotonic()
@@ -100,7 +115,8 @@ class RunLog:
 
     def figures(self, step: int, record: Record) -> None:
         """Writes the figures after ``step``; numbers go to TensorBoard, one level of groups deep."""
-        self._write({"step": step, "time": round(time.time(), 3), **record})
+        kept = record if self._rank == 0 else {k: v for k, v in record.items() if k != "languages"}
+        self._write({"step": step, "time": round(time.time(), 3), **kept})
         self._draw(record, step)
 
     def evaluated(self, step: int, held_out: Record) -> None:
@@ -128,8 +144,28 @@ class RunLog:
             self._lost(error)
         if self._echo is not None:
             self._echo(record)
-        if self._uploads is not None and time.monotonic() - self._uploaded > UPLOAD_SECONDS:
-            self._send_soon(self._uploads)
+        if self._uploads is not None:
+            try:
+                self._end_large_files()
+            except OSError as error:
+                self._lost(error)
+            if time.monotonic() - self._uploaded > UPLOAD_SECONDS:
+                self._send_soon(self._uploads)
+
+    def _end_large_files(self) -> None:
+        if self._lines.size > SEGMENT_BYTES:
+            following = self._path.with_name(f"rank-{self._rank:05d}-{self._segment + 1:04d}.jsonl")
+            lines = _Lines(following)
+            self._lines.close()
+            self._ended.add(self._path)
+            self._lines, self._path, self._segment = lines, following, self._segment + 1
+        if self._board is None:
+            return
+        files = [path for path in self._board_folder.iterdir() if path not in self._ended]
+        if sum(path.stat().st_size for path in files) > SEGMENT_BYTES:
+            self._board.close()
+            self._ended |= set(files)
+            self._board = SummaryWriter(str(self._board_folder))
 
     def _draw(self, record: Record, step: int) -> None:
         if self._board is None:
@@ -161,10 +197,18 @@ class RunLog:
 
     def _send(self) -> None:
         for path in sorted(self._folder.rglob("*")):
-            if path.is_file() and not path.name.startswith("."):
+            if not path.is_file() or path.name.startswith("."):
+                continue
+            # Ended before its size is read: what is removed is what was sent.
+            ended, size = path in self._ended, path.stat().st_size
+            if self._sent.get(path) != size:
                 storage.upload_file(
                     path, storage.join(self._run_uri, path.relative_to(self._folder).as_posix())
                 )
+                self._sent[path] = size
+            if ended:
+                path.unlink()
+                del self._sent[path]
 
 
 def _numbers(record: Record) -> list[tuple[str, float]]:

@@ -7,7 +7,7 @@ from typing import Any
 from cluster import storage
 from schemas.errors import CheckpointError
 from trainer.checkpoint import LoadedCheckpoint, latest_verified, open_checkpoint
-from trainer.checkpoint_format import MANIFEST
+from trainer.checkpoint_format import MANIFEST, check_finite
 from trainer.export import CONFIG_NAME, import_model
 from trainer.model import BertPretraining
 from trainer.model_config import ModelConfig
@@ -35,15 +35,22 @@ def load_model(uri: str) -> SavedModel:
         return SavedModel(import_model(uri).eval(), uri)
     if storage.exists(storage.join(uri, MANIFEST)):
         return _of_checkpoint(open_checkpoint(uri))
-    checkpoint = latest_verified(uri)
-    if checkpoint is None:
-        raise CheckpointError(f"{uri}: no checkpoint of a run, and no {CONFIG_NAME} of a model")
-    return _of_checkpoint(checkpoint)
+    while True:
+        checkpoint = latest_verified(uri)
+        if checkpoint is None:
+            raise CheckpointError(f"{uri}: no checkpoint of a run, and no {CONFIG_NAME} of a model")
+        try:
+            return _of_checkpoint(checkpoint)
+        except CheckpointError:
+            # A training that goes on may have deleted it since; there is a newer one then.
+            if storage.exists(storage.join(checkpoint.uri, MANIFEST)):
+                raise
 
 
 def _of_checkpoint(checkpoint: LoadedCheckpoint) -> SavedModel:
     with checkpoint:
         state = checkpoint.load()
+    check_finite(state["model"], f"{checkpoint.uri}: model")
     kept = state["trainer"]
     try:
         # The kernel that the run asked for need not exist where its model is loaded.

@@ -1,11 +1,13 @@
 """Row groups of remote shards on a local disk."""
 
+import os
 import threading
 
 import pyarrow as pa
 import pytest
 
 from cluster import storage
+from schemas.errors import ConfigError
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
@@ -132,3 +134,31 @@ def test_a_whole_run_on_s3_with_a_disk_cache(remote, s3_folder, tmp_path):
         tmp_path / "remote" / "metrics" / "attempt-000001" / "rank-00000.jsonl",
     )
     assert History(tmp_path / "remote").losses() == History(tmp_path / "runs" / "run").losses()
+
+
+def test_what_killed_processes_had_begun_to_write_is_removed(tmp_path):
+    """It is not counted in the limit, so it would pile up for ever."""
+    old, young, strange = (tmp_path / name for name in (f".{'a' * 16}", f".{'b' * 16}", ".bashrc"))
+    for path in (old, young, strange):
+        path.write_bytes(b"x")
+        os.utime(path, (1, 1) if path != young else None)
+    DiskCache(tmp_path, 1 << 20)
+    assert sorted(tmp_path.iterdir()) == sorted([young, strange])
+
+
+def test_a_file_that_cannot_be_read_is_read_from_its_source(tmp_path):
+    cache = DiskCache(tmp_path, 1 << 20)
+    cache.put("a", table(1))
+    (path,) = tmp_path.iterdir()
+    path.unlink()
+    path.mkdir()
+    assert cache.get("a") is None
+    assert cache.damaged == 1
+    cache.put("a", table(1))  # refused: a folder lies there
+    assert cache.refused == 1
+
+
+def test_a_folder_that_cannot_be_made_is_the_configs_fault(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"data\.disk_cache: .*/file/below: Not a directory"):
+        DiskCache(tmp_path / "file" / "below", 1 << 20)

@@ -13,6 +13,7 @@ from tests.fault_proxy import script
 from tests.trainer.runs import History
 from tests.trainer.states import scratch_folders
 from trainer import metrics
+from trainer.history import read_history
 from trainer.metrics import RunLog, figures
 from trainer.objectives import STATISTICS
 
@@ -132,3 +133,47 @@ def test_a_full_disk_costs_lines_of_the_log_and_nothing_else(tmp_path, more):
     lines = (tmp_path / "metrics" / "attempt-000001" / "rank-00000.jsonl").read_text().splitlines()
     steps = [json.loads(line)["step"] for line in lines]
     assert steps == [*range(len(steps) - 1), 100]
+
+
+@pytest.mark.s3
+def test_a_long_log_is_sent_in_pieces_and_once(s3_folder, temporary, monkeypatch):
+    """A week's log is gigabytes, and an object cannot be added to."""
+    sent = []
+    upload = storage.upload_file
+
+    def counted(local, uri):
+        sent.append(local.stat().st_size)
+        upload(local, uri)
+
+    monkeypatch.setattr(storage, "upload_file", counted)
+    monkeypatch.setattr(metrics, "UPLOAD_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "SEGMENT_BYTES", 4000)
+    log = RunLog(s3_folder, 1, 0)
+    kept = 0
+    for step in range(1, 301):
+        log.figures(step, {"loss": step / 4, "languages": {"de": {"token_loss": 0.25}}})
+        kept = max(kept, sum(path.stat().st_size for path in temporary.rglob("*") if path.is_file()))
+    log.close()
+    files = storage.list_files(s3_folder)
+    whole = sum(info.size for info in files)
+    names = [info.uri.rpartition("/")[2] for info in files if "/metrics/" in info.uri]
+    assert "rank-00000.jsonl" in names
+    assert "rank-00000-0003.jsonl" in names
+    assert max(info.size for info in files) < 6000
+    assert len([info for info in files if "/tensorboard/" in info.uri]) > 3
+    # Every piece is sent again while it grows, and never afterwards.
+    assert sum(sent) < 30 * whole
+    assert max(sent) < 6000
+    assert kept < whole
+    assert [record["step"] for record in read_history(s3_folder).figures] == list(range(1, 301))
+
+
+def test_figures_by_language_stand_in_one_file(tmp_path):
+    for rank in (0, 1):
+        log = RunLog(str(tmp_path), 1, rank, tensorboard=False)
+        log.figures(1, {"loss": 0.5, "languages": {"de": {"token_loss": 0.25}}})
+        log.close()
+    written = History(tmp_path)
+    assert written.figures(0)[1]["languages"] == {"de": {"token_loss": 0.25}}
+    assert "languages" not in written.figures(1)[1]
+    assert written.figures(1)[1]["loss"] == 0.5
