@@ -170,11 +170,9 @@ def test_words_of_a_bucket_are_frequent_in_all_languages_together(rows, min_coun
 
 
 def test_words_that_were_left_out_still_count_in_a_languages_share():
-    tables = {
-        lang: counts_table(words) for lang, words in {"en": {"a": 700, "b": 31}, "sv": {"a": 1}}.items()
-    }
+    tables = {"en": counts_table({"a": 700, "b": 31}), "sv": counts_table({"a": 1})}
     smoothed = smooth_tables(tables, {"en": 4 * 731, "sv": 1}, 0.5)
-    # The share p of en is 2924 / 2925; its counts are multiplied by (p / (1 - p)) ** -0.5 = 1 / 54.07, or sv's by 54.07.
+    # sv, with one word in 2,925, is given the square root of 2,924 times as much as en: 54.07.
     assert smoothed.to_pydict() == {"word": ["a", "b"], "count": [700 + 54, 31]}
 
 
