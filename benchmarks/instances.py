@@ -35,10 +35,10 @@ from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.normalize import normalize_text
 from pipeline.sentences import split_sentences
 from pipeline.shards import encode_shard
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, load_vocabulary
-from pipeline.word_counts import count_words
-from pipeline.wordpiece_training import train_wordpiece
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.training import train_wordpiece
+from pipeline.wordpiece.vocabulary import Vocabulary, load_vocabulary
+from pipeline.wordpiece.word_counts import count_words
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
 from tests.reference_instances import (
     Rules,

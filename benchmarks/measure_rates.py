@@ -33,12 +33,12 @@ from pipeline import (
     stage_split,
     stage_vocabulary,
 )
-from pipeline.character_table import character_table
 from pipeline.config import BuildConfig
 from pipeline.plan import plan_units
 from pipeline.ray_stage import BUCKET, Row
 from pipeline.stage_stubs import run_stubs
-from pipeline.vocabulary import accents_of
+from pipeline.wordpiece.character_table import character_table
+from pipeline.wordpiece.vocabulary import accents_of
 
 RATES = Path(__file__).resolve().parents[1] / "bertmill" / "rates.json"
 # Pages of one pattern that stay in the round of bot stubs; few builds have it, it is timed beside the rest.

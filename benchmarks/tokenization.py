@@ -23,11 +23,11 @@ import pyarrow as pa
 from transformers import BertTokenizerFast
 
 from benchmarks.texts import PARTS, sentences_by_language
-from pipeline.basic_tokenization import words_of
-from pipeline.character_table import Accents, character_table, default_accents
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, load_vocabulary
-from pipeline.wordpiece import MAX_WORD_CHARS
+from pipeline.wordpiece.basic_tokenization import words_of
+from pipeline.wordpiece.character_table import Accents, character_table, default_accents
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.vocabulary import Vocabulary, load_vocabulary
+from pipeline.wordpiece.word_encoder import MAX_WORD_CHARS
 from schemas.scripts import lacks_spaces
 
 BATCH = 2_000

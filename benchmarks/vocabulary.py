@@ -20,11 +20,11 @@ from tokenizers.trainers import WordPieceTrainer
 
 from benchmarks.peak_memory import peak_resident_bytes
 from benchmarks.texts import PARTS, sentences_by_language
-from pipeline.character_table import default_accents, normalizer_for
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, smooth_tables, vocabulary_bytes, write_tokenizer
-from pipeline.word_counts import frequent_words, word_counts
-from pipeline.wordpiece_training import train
+from pipeline.wordpiece.character_table import default_accents, normalizer_for
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.training import train
+from pipeline.wordpiece.vocabulary import Vocabulary, smooth_tables, vocabulary_bytes, write_tokenizer
+from pipeline.wordpiece.word_counts import frequent_words, word_counts
 from schemas.vocabulary import SPECIAL_TOKENS
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import load_vocabulary
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.vocabulary import load_vocabulary
 
 
 def with_vocabulary(uri: str) -> Callable[[dict[str, Any]], dict[str, Any]]:

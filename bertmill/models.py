@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from cluster import storage
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import load_vocabulary
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.vocabulary import load_vocabulary
 from schemas.errors import CheckpointError, CorpusError, InputError
 from schemas.vocabulary import CLS, CONTINUATION, MASK, SEP
 from trainer.corpus import Corpus, check_model, open_corpus

@@ -26,8 +26,8 @@ from pipeline.stage_instances import run_instances
 from pipeline.stage_split import run_split
 from pipeline.stage_vocabulary import run_vocabulary
 from pipeline.units import Unit
-from pipeline.vocabulary import load_vocabulary
 from pipeline.word_lists import read_word_list
+from pipeline.wordpiece.vocabulary import load_vocabulary
 from schemas.documents import DOCUMENTS_VERSION
 from schemas.errors import ConfigError, CorpusError, StorageError
 from schemas.manifest import MANIFEST_NAME, MANIFEST_VERSION

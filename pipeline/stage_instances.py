@@ -31,9 +31,9 @@ from pipeline.stage_dedup import Deduplicated
 from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_split import SplitCounts, split_of
 from pipeline.stage_vocabulary import VocabularyReady
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, load_vocabulary
 from pipeline.word_lists import copy_word_list, load_word_list
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.vocabulary import Vocabulary, load_vocabulary
 from schemas.shards import SHARDS_VERSION
 
 Flags = npt.NDArray[np.bool_]

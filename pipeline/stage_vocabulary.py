@@ -14,10 +14,8 @@ import pyarrow.compute as pc
 import ray
 
 from cluster import storage
-from pipeline.character_table import Accents
 from pipeline.commit import PartWriter, StageFolder
 from pipeline.config import BuildConfig
-from pipeline.letter_forms import needed_spares
 from pipeline.losers import Gone
 from pipeline.progress import Progress
 from pipeline.ray_stage import BUCKET, Row, plain_errors, shuffle_units
@@ -25,7 +23,10 @@ from pipeline.selection import Split, read_kept
 from pipeline.stage_dedup import Deduplicated
 from pipeline.stage_extract import Extracted, Part
 from pipeline.stage_split import split_of
-from pipeline.vocabulary import (
+from pipeline.wordpiece.character_table import Accents
+from pipeline.wordpiece.letter_forms import needed_spares
+from pipeline.wordpiece.training import train
+from pipeline.wordpiece.vocabulary import (
     VOCABULARY_NAME,
     Vocabulary,
     accents_of,
@@ -35,13 +36,12 @@ from pipeline.vocabulary import (
     vocabulary_bytes,
     write_tokenizer,
 )
-from pipeline.word_counts import (
+from pipeline.wordpiece.word_counts import (
     frequent_by_language,
     merge_word_counts,
     partial_word_counts,
     sum_word_counts,
 )
-from pipeline.wordpiece_training import train
 
 logger = logging.getLogger("bertmill")
 

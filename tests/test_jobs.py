@@ -14,8 +14,8 @@ import transformers
 
 from bertmill.models import export_run, fill_masks
 from cluster import storage
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import load_vocabulary
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.vocabulary import load_vocabulary
 from schemas.manifest import parse_manifest
 from tests.checkout import copy_checkout
 from tests.pipeline import builds

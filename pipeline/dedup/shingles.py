@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.basic_tokenization import SLICE_BYTES, Spans, chunks, word_spans
-from pipeline.character_table import prose_table
+from pipeline.wordpiece.basic_tokenization import SLICE_BYTES, Spans, chunks, word_spans
+from pipeline.wordpiece.character_table import prose_table
 from schemas.randomness import draws
 
 U64 = npt.NDArray[np.uint64]

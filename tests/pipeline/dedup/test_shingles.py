@@ -5,9 +5,9 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pipeline.basic_tokenization import SLICE_BYTES, words_of
-from pipeline.character_table import prose_table
 from pipeline.dedup.shingles import hashed_words
+from pipeline.wordpiece.basic_tokenization import SLICE_BYTES, words_of
+from pipeline.wordpiece.character_table import prose_table
 from schemas.randomness import draws
 
 SEED, BASE, PERIOD = 0x5EED, 0x9E3779B97F4A7C15, 4096

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.basic_tokenization import CHUNK_BYTES
 from pipeline.config import Instances, SequenceLength
 from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings, make_instances
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import Vocabulary, load_vocabulary
-from pipeline.word_counts import count_words
-from pipeline.wordpiece import stretches
-from pipeline.wordpiece_training import train_wordpiece
+from pipeline.wordpiece.basic_tokenization import CHUNK_BYTES
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.training import train_wordpiece
+from pipeline.wordpiece.vocabulary import Vocabulary, load_vocabulary
+from pipeline.wordpiece.word_counts import count_words
+from pipeline.wordpiece.word_encoder import stretches
 from tests.pipeline.bert_reference import ROOT, bert_ids, bert_tokenizer, sample_sentences
 
 CASES_VOCABULARY = str(ROOT / "tests" / "cases" / "vocab.txt")

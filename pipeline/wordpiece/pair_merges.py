@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.basic_tokenization import code_points
+from pipeline.wordpiece.basic_tokenization import code_points
 from schemas.arrays import distinct_values
 from schemas.vocabulary import CONTINUATION
 

@@ -2,7 +2,7 @@
 
 A batch is cut into words in NumPy (`basic_tokenization`). Single-character words are looked up in a
 table; the others are dictionary-encoded by Arrow, and the distinct ones cut into pieces all at once
-(`wordpiece`). One NumPy gather makes the flat ids. Nothing is kept from one batch to the next: cutting
+(`word_encoder`). One NumPy gather makes the flat ids. Nothing is kept from one batch to the next: cutting
 a word takes no longer than looking it up among those of earlier batches would.
 
 The ids differ from BertTokenizerFast's in three ways, on purpose:
@@ -18,11 +18,11 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from pipeline.basic_tokenization import Int32, Words, as_array, chunks, split_words
-from pipeline.character_table import Accents, character_table, default_accents
-from pipeline.composition import Int64
-from pipeline.vocabulary import Vocabulary
-from pipeline.wordpiece import WordEncoder
+from pipeline.wordpiece.basic_tokenization import Int32, Words, as_array, chunks, split_words
+from pipeline.wordpiece.character_table import Accents, character_table, default_accents
+from pipeline.wordpiece.composition import Int64
+from pipeline.wordpiece.vocabulary import Vocabulary
+from pipeline.wordpiece.word_encoder import WordEncoder
 
 # Words whose ids are gathered at a time: the arrays stay in the caches.
 _WORDS_AT_ONCE = 1 << 15

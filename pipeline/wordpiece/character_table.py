@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, normalizers, pre_tokenizers
 
-from pipeline.composition import (
+from pipeline.wordpiece.composition import (
     CODE_POINTS,
     COMBINES,
     COMPOSES,

@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from pipeline.basic_tokenization import as_array, chunks, split_words, words_of
-from pipeline.character_table import character_table
-from pipeline.vocabulary import Vocabulary, tokenizer_json
+from pipeline.wordpiece.basic_tokenization import as_array, chunks, split_words, words_of
+from pipeline.wordpiece.character_table import character_table
+from pipeline.wordpiece.vocabulary import Vocabulary, tokenizer_json
 from schemas.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.bert_reference import bert_words
 

@@ -16,8 +16,8 @@ from tokenizers.models import WordPiece
 
 from cluster import storage
 from pipeline import scripts
-from pipeline.character_table import Accents, default_accents, normalizer_for
-from pipeline.word_counts import WORD_COUNTS, merge_word_counts
+from pipeline.wordpiece.character_table import Accents, default_accents, normalizer_for
+from pipeline.wordpiece.word_counts import WORD_COUNTS, merge_word_counts
 from schemas.errors import CorpusError
 from schemas.json_text import parse_json
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK

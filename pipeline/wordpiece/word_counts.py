@@ -9,10 +9,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.basic_tokenization import as_array, chunks, split_words
-from pipeline.character_table import Accents, character_table, default_accents
-from pipeline.letter_forms import letter_carriers, letters_of
 from pipeline.word_order import order_by_hash
+from pipeline.wordpiece.basic_tokenization import as_array, chunks, split_words
+from pipeline.wordpiece.character_table import Accents, character_table, default_accents
+from pipeline.wordpiece.letter_forms import letter_carriers, letters_of
 from schemas.scripts import without_spaces_pattern
 
 Int64 = npt.NDArray[np.int64]

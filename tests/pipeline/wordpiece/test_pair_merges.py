@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline import pair_merges
-from pipeline.pair_merges import PairMerges
-from pipeline.word_counts import counts_table
-from tests.pipeline.merges_by_hand import merged_by_hand
+from pipeline.wordpiece import pair_merges
+from pipeline.wordpiece.pair_merges import PairMerges
+from pipeline.wordpiece.word_counts import counts_table
+from tests.pipeline.wordpiece.merges_by_hand import merged_by_hand
 
 # With "#" a piece can be made twice, of other parts: "#" and "##a" give the name of the inner piece "##a".
 LETTERS = "ab#"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.alphabet import VocabularyError, choose_alphabet
-from pipeline.word_counts import counts_table
-from pipeline.wordpiece_training import train, train_wordpiece
+from pipeline.wordpiece.alphabet import VocabularyError, choose_alphabet
+from pipeline.wordpiece.training import train, train_wordpiece
+from pipeline.wordpiece.word_counts import counts_table
 from schemas.vocabulary import SPECIAL_TOKENS
 from tests.pipeline.bert_reference import ROOT, sample_sentences
-from tests.pipeline.merges_by_hand import merged_by_hand
+from tests.pipeline.wordpiece.merges_by_hand import merged_by_hand
 
 OPENING = 5
 
@@ -53,9 +53,9 @@ def test_the_order_of_the_counts_does_not_matter(counts, chance):
 
 TRAIN = """
 import sys
-from pipeline.vocabulary import vocabulary_bytes
-from pipeline.word_counts import count_words
-from pipeline.wordpiece_training import train_wordpiece
+from pipeline.wordpiece.vocabulary import vocabulary_bytes
+from pipeline.wordpiece.word_counts import count_words
+from pipeline.wordpiece.training import train_wordpiece
 from tests.pipeline.bert_reference import sample_sentences
 counts = count_words(sample_sentences()[::40], True)
 sys.stdout.buffer.write(vocabulary_bytes(train_wordpiece(counts, 4000)))
@@ -162,7 +162,7 @@ MEASURED = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMO
 MANY_WORDS = """
 import random, resource
 from benchmarks.peak_memory import peak_resident_bytes
-from pipeline.wordpiece_training import train_wordpiece
+from pipeline.wordpiece.training import train_wordpiece
 limit = 2_000_000_000
 counts = {}
 chance = random.Random(1)
@@ -193,8 +193,8 @@ def test_five_million_distinct_words_inside_two_gigabytes():
 
 TOO_MANY_LETTERS = """
 import resource
-from pipeline.alphabet import VocabularyError
-from pipeline.wordpiece_training import train_wordpiece
+from pipeline.wordpiece.alphabet import VocabularyError
+from pipeline.wordpiece.training import train_wordpiece
 counts = {f"{number:x}zz": 2 for number in range(400_000)}
 limit = 240 << 20
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))

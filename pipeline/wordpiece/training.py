@@ -18,10 +18,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.alphabet import Alphabet, VocabularyError, choose_alphabet
-from pipeline.pair_merges import PairMerges
-from pipeline.word_counts import WORD_COUNTS, counts_table, most_frequent, sum_word_counts
-from pipeline.wordpiece import MAX_WORD_CHARS, WordEncoder, stretches
+from pipeline.wordpiece.alphabet import Alphabet, VocabularyError, choose_alphabet
+from pipeline.wordpiece.pair_merges import PairMerges
+from pipeline.wordpiece.word_counts import WORD_COUNTS, counts_table, most_frequent, sum_word_counts
+from pipeline.wordpiece.word_encoder import MAX_WORD_CHARS, WordEncoder, stretches
 from schemas.scripts import lacks_spaces
 from schemas.vocabulary import SPECIAL_TOKENS
 

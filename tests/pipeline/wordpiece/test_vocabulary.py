@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer, BertTokenizerFast
 
-from pipeline.tokenization import WordPieceTokenizer
-from pipeline.vocabulary import (
+from pipeline.wordpiece.tokenization import WordPieceTokenizer
+from pipeline.wordpiece.training import train_wordpiece
+from pipeline.wordpiece.vocabulary import (
     accents_of,
     languages_losing_marks,
     load_vocabulary,
@@ -19,7 +20,7 @@ from pipeline.vocabulary import (
     smoothing_factors,
     write_tokenizer,
 )
-from pipeline.word_counts import (
+from pipeline.wordpiece.word_counts import (
     count_words,
     frequent_by_language,
     frequent_words,
@@ -27,7 +28,6 @@ from pipeline.word_counts import (
     most_frequent,
     word_counts,
 )
-from pipeline.wordpiece_training import train_wordpiece
 from schemas.errors import CorpusError
 from tests.pipeline.bert_reference import bert_words, sample_sentences
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline import scripts
-from pipeline.piece_trie import END, PieceTrie
+from pipeline.wordpiece.piece_trie import END, PieceTrie
 from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION
 

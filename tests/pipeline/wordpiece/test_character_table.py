@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from tokenizers import pre_tokenizers
 
-from pipeline.character_table import ALONE, DROPPED, LETTER, LONGER, SPACE, character_table, normalizer_for
+from pipeline.wordpiece.character_table import (
+    ALONE,
+    DROPPED,
+    LETTER,
+    LONGER,
+    SPACE,
+    character_table,
+    normalizer_for,
+)
 
 CLASS_BITS = 0x3F
 CODES = [*range(0x3100), *range(0xA600, 0xAC10), *range(0xD7A0, 0xD800), *range(0xDFF0, 0x10500), 0x1D15E]

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline import scripts
-from pipeline.basic_tokenization import code_points
+from pipeline.wordpiece.basic_tokenization import code_points
 from schemas.errors import ConfigError
 from schemas.vocabulary import CONTINUATION
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.piece_trie import NO_PIECE, PieceTrie
-from pipeline.wordpiece import WordEncoder
+from pipeline.wordpiece.piece_trie import NO_PIECE, PieceTrie
+from pipeline.wordpiece.word_encoder import WordEncoder
 
 
 def cut_by_hand(word, numbers, unknown):

@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.character_table import ALONE, LETTER, CharacterTable
-from pipeline.composition import Codes, Int64
+from pipeline.wordpiece.character_table import ALONE, LETTER, CharacterTable
+from pipeline.wordpiece.composition import Codes, Int64
 
 Int32 = npt.NDArray[np.int32]
 

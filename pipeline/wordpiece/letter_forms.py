@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.basic_tokenization import code_points
 from pipeline.word_order import order_by_hash
+from pipeline.wordpiece.basic_tokenization import code_points
 
 Int64 = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
