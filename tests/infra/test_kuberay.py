@@ -198,6 +198,24 @@ def test_pods_find_their_spill_and_config_folders(rendered: dict[str, list[dict[
             assert spill in [mount["mountPath"] for mount in box["volumeMounts"]]
 
 
+@pytest.mark.parametrize(
+    ("overlay", "config"),
+    [
+        ("build-large", "wikipedia-104"),
+        ("build-spot", "wikipedia-104"),
+        ("pretrain-8gpu", "bert-base-multilingual"),
+        ("pretrain-64gpu", "bert-large-multilingual"),
+        ("pretrain-spot", "bert-large-multilingual"),
+    ],
+)
+def test_overlays_run_the_configs_of_the_same_name(overlay: str, config: str) -> None:
+    file = KUBERAY / "overlays" / overlay / f"{overlay.partition('-')[0]}.yaml"
+    ours, theirs = (yaml.safe_load(path.read_text()) for path in (file, ROOT / f"configs/{config}.yaml"))
+    if overlay == "pretrain-spot":  # nodes come and go without end
+        ours["workers"]["max_failures"] = theirs["workers"]["max_failures"]
+    assert ours == theirs
+
+
 def test_workers_drain_for_as_long_as_they_may_live(rendered: dict[str, list[dict[str, Any]]]) -> None:
     """Ray would kill everything 30 seconds after SIGTERM, whatever Kubernetes allows."""
     from ray._private import node, ray_constants

@@ -186,6 +186,12 @@ def _too_small(group: dict[str, Any], pod: dict[str, Any]) -> list[str]:
     return found
 
 
+def test_addons_take_over_what_a_new_cluster_has_already() -> None:
+    addons = [block.body for block in read_module(ROOT_MODULE).resources if block.kind == "aws_eks_addon"]
+    assert len(addons) == 2
+    assert {body["resolve_conflicts_on_create"].strip('"') for body in addons} == {"OVERWRITE"}
+
+
 def test_every_decision_can_be_made_from_the_root_module() -> None:
     plan, root = read_module(TERRAFORM / "modules/plan"), read_module(ROOT_MODULE)
     given = set(root.modules["plan"]) - {"source", "__is_block__"}

@@ -18,17 +18,20 @@ resource "aws_eks_cluster" "this" {
   depends_on = [aws_iam_role_policy_attachment.control_plane]
 }
 
+# A new cluster has unmanaged copies of three of them, which these take over.
 resource "aws_eks_addon" "this" {
-  for_each     = toset(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])
-  cluster_name = aws_eks_cluster.this.name
-  addon_name   = each.value
+  for_each                    = toset(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])
+  cluster_name                = aws_eks_cluster.this.name
+  addon_name                  = each.value
+  resolve_conflicts_on_create = "OVERWRITE"
 }
 
 # Needs nodes to run on, the others must be there before them.
 resource "aws_eks_addon" "coredns" {
-  cluster_name = aws_eks_cluster.this.name
-  addon_name   = "coredns"
-  depends_on   = [aws_eks_node_group.this]
+  cluster_name                = aws_eks_cluster.this.name
+  addon_name                  = "coredns"
+  resolve_conflicts_on_create = "OVERWRITE"
+  depends_on                  = [aws_eks_node_group.this]
 }
 
 resource "aws_eks_node_group" "this" {
