@@ -31,6 +31,8 @@ _HEAD = re.compile(
     r"|prologue|epilogue|copyright\b.{0,80}|all rights reserved)\W*",
     re.IGNORECASE,
 )
+# Rows above this come as several; a sentence has a few hundred bytes.
+_MAX_SENTENCE_BYTES = 1 << 20
 _MAX_RATIO = 4
 
 
@@ -58,7 +60,7 @@ def _titled_rows(unit: Unit) -> Iterator[RawDocument | Skip]:
 
 
 def _text_rows(unit: Unit) -> Iterator[Row]:
-    for line in read_lines(unit):
+    for line in read_lines(unit, _MAX_SENTENCE_BYTES, in_pieces=True):
         yield Row(line.offset, {unit.text_field: line.text}, line.owned, line.oversize)
 
 

@@ -25,9 +25,13 @@ class Line:
     """Whether a line end follows; false only for the last line of some files."""
 
 
-def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+def read_lines(
+    unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_pieces: bool = False
+) -> Iterator[Line]:
     """The lines from the first that begins in the unit's range to the end of the file.
 
+    Of a line of more than ``max_line_bytes`` only the beginning is given, or with ``in_pieces`` all of it as
+    several lines that are cut behind a space where there is one: whole books come without a line end.
     Line ends are LF or CRLF; a byte order mark is left out. Raises InputError that names the file and
     the byte where the text is not in the unit's encoding.
     """
@@ -46,25 +50,48 @@ def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[Lin
                 owned = chunk.owned
             found = chunk.data.find(b"\n", at)
             piece = chunk.data[at:] if found < 0 else chunk.data[at:found]
-            rest = rest + piece if rest else piece
+            if skipping or oversize:  # nothing more is wanted of this line, and copies take their time
+                rest = rest or piece[:1]
+            elif rest:
+                rest += piece
+            else:
+                rest = piece
+            while in_pieces and not skipping and len(rest) > max_line_bytes:
+                place = _cut(rest, max_line_bytes)
+                yield Line(begin, _decode(rest[:place], unit.uri, begin, False), owned, ended=False)
+                rest, begin = rest[place:], begin + place
             if len(rest) > max_line_bytes:
                 rest, oversize = rest[:max_line_bytes], True
             if found < 0:
                 break
             if not skipping:
-                yield Line(begin, _decode(rest, unit.uri, begin, oversize), owned, oversize)
+                yield Line(
+                    begin, _decode(rest.removesuffix(b"\r"), unit.uri, begin, oversize), owned, oversize
+                )
             skipping, rest, oversize = False, b"", False
             at = found + 1
             begin = position + at
         position += len(chunk.data)
     if rest and not skipping:
-        yield Line(begin, _decode(rest, unit.uri, begin, oversize), owned, oversize, ended=False)
+        yield Line(
+            begin, _decode(rest.removesuffix(b"\r"), unit.uri, begin, oversize), owned, oversize, ended=False
+        )
+
+
+def _cut(line: bytes, most: int) -> int:
+    """Where to cut ``line`` for a piece of ``most`` bytes at most: behind a space, or between characters."""
+    place = line.rfind(b" ", 0, most) + 1
+    if not place:
+        place = most
+        while place > 1 and line[place] & 0xC0 == 0x80:
+            place -= 1
+    return place
 
 
 def _decode(line: bytes, uri: str, offset: int, cut: bool) -> str:
     if offset == 0:
         line = line.removeprefix(b"\xef\xbb\xbf")
     try:
-        return line.removesuffix(b"\r").decode("utf-8", "ignore" if cut else "strict")
+        return line.decode("utf-8", "ignore" if cut else "strict")
     except UnicodeDecodeError as error:
         raise InputError(f"{uri}: byte {offset + error.start}: not UTF-8 text") from error

@@ -16,12 +16,15 @@ from pipeline.units import Unit
 
 _SAMPLE_LINES = 400
 _WRAP_COLUMNS = (30, 90)
+# Lines are cut into pieces of ``max_chars`` bytes, but of no fewer than these.
+_LEAST_PIECE_BYTES = 1 << 16
 
 
 def read_file_document(unit: Unit, max_chars: int) -> Iterator[RawDocument]:
     """The whole file as one document, or as several of at most about ``max_chars`` characters."""
     title = file_title(unit.name)
-    for number, paragraphs in enumerate(_bounded(_paragraphs(read_lines(unit)), max_chars)):
+    lines = read_lines(unit, max(max_chars, _LEAST_PIECE_BYTES), in_pieces=True)
+    for number, paragraphs in enumerate(_bounded(_paragraphs(lines), max_chars)):
         page_id = unit.name if number == 0 else f"{unit.name}#{number}"
         yield RawDocument(page_id, 0, title, unit.lang, "\n".join(paragraphs), "plain")
 
@@ -30,7 +33,7 @@ def read_blank_line_documents(unit: Unit, max_chars: int) -> Iterator[RawDocumen
     """Documents parted by empty lines. A unit owns those whose preceding empty line begins in it."""
     run: list[Line] = []
     inside = unit.start == 0
-    for line in read_lines(unit):
+    for line in read_lines(unit, max(max_chars, _LEAST_PIECE_BYTES), in_pieces=True):
         if line.text.strip():
             if inside:
                 run.append(line)

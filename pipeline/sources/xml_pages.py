@@ -26,6 +26,9 @@ _ROOT = re.compile(rb"<mediawiki\b[^>]*>")
 _TAIL_BYTES = 1 << 16
 _HEAD_BYTES = 1 << 16
 
+# Siteinfos have some 20 kB. A head that does not end would be searched again with every chunk.
+_MOST_HEAD_BYTES = 16 << 20
+
 
 class PageScanner:
     """Cuts the pages that a unit owns out of its chunks.
@@ -62,7 +65,8 @@ class PageScanner:
     def _skip_head(self) -> None:
         """Moves behind the siteinfo, or behind the tag of the root where there is none."""
         while not (head := _HEAD_END.search(self._buffer)) and self._pull():
-            pass
+            if len(self._buffer) > _MOST_HEAD_BYTES:
+                self._refuse(f"no page within the first {_MOST_HEAD_BYTES >> 20} MiB")
         place = head.start() if head else len(self._buffer)
         root = _ROOT.search(self._buffer, 0, place)
         if head and head[0].startswith((b"</siteinfo", b"<siteinfo")):

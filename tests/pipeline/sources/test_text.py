@@ -104,3 +104,30 @@ def test_a_long_file_is_cut_between_paragraphs(tmp_path: Path) -> None:
     assert [document.page_id for document in documents[:3]] == ["book.txt", "book.txt#1", "book.txt#2"]
     assert all(len(document.body) <= 500 for document in documents)
     assert "\n".join(document.body for document in documents).split("\n") == lines
+
+
+@settings(max_examples=150, deadline=None)
+@given(texts.filter(bool), st.integers(1, 60), st.integers(5, 50))
+def test_long_lines_in_pieces_lose_nothing(tmp_path_factory, text: str, unit_bytes: int, most: int) -> None:
+    path = tmp_path_factory.mktemp("pieces") / "file.txt"
+    path.write_bytes(text.encode())
+    whole = list(read_lines(_unit(path), most, in_pieces=True))
+    joined = "".join(line.text + ("\n" if line.ended else "") for line in whole)
+    assert joined == text.replace("\r\n", "\n").removesuffix("\r")
+    assert all(len(line.text.encode()) <= most and not line.oversize for line in whole)
+    assert all(text.encode()[line.offset :].startswith(line.text.encode()) for line in whole)
+    pieces = [line for unit in _ranges(path, unit_bytes) for line in read_lines(unit, most, in_pieces=True)]
+    assert [line for line in pieces if line.owned] == whole
+
+
+def test_a_file_without_a_line_end_is_read_whole(tmp_path: Path) -> None:
+    """Large text collections come as one line; each document keeps to the largest size."""
+    path = tmp_path / "book.txt"
+    words = [f"word{number}" for number in range(40_000)]
+    path.write_text(" ".join(words))
+    for read in (read_file_document, read_blank_line_documents):
+        documents = list(read(_unit(path), 70_000))
+        assert len(documents) > 4
+        assert all(len(document.body) <= 70_000 for document in documents)
+        assert [word for document in documents for word in document.body.split()] == words
+        assert len({document.page_id for document in documents}) == len(documents)

@@ -320,3 +320,12 @@ def test_a_dump_under_the_name_of_another_wiki_is_taken_for_what_its_name_says()
         assert f"named {code}wiki, but its siteinfo is of enwiki" in unit.notes[0]
         assert _kept(path)[0].lang == code
     assert _plan(LTG)[0].notes == ()
+
+
+def test_a_head_that_does_not_end_is_refused_soon(tmp_path: Path) -> None:
+    """It would be searched again with every chunk, and be held in memory as a whole."""
+    path = tmp_path / "xxwiki-pages-articles.xml.bz2"
+    head = b'<mediawiki xml:lang="en"><siteinfo><sitename>'
+    path.write_bytes(bz2.compress(head + b"T" * (40 << 20), 1))
+    with pytest.raises(InputError, match="no page within the first 16 MiB"):
+        _read(path)
