@@ -5,6 +5,7 @@ Missing files raise FileNotFoundError(uri) everywhere; all other failures are a 
 the URI and the operation, after retries where a retry can help. A write is seen whole or not at all.
 """
 
+import fnmatch
 import glob
 import io
 import posixpath
@@ -240,6 +241,7 @@ def _glob_token(token: str) -> str:
     if token in fixed:
         return fixed[token]
     if len(token) > 2 and token[0] == "[":
-        inner = token[1:-1].replace("\\", r"\\")
-        return f"[^/{inner[1:]}]" if inner[0] == "!" else f"[{inner}]"
+        # fnmatch knows what in a set is no regular expression: [^a], [z-a], [[], [a&&b].
+        translated = fnmatch.translate(token)
+        return "(?!/)" + translated[: translated.rindex(")") + 1]
     return re.escape(token)

@@ -191,6 +191,8 @@ def check_finite(state: Any, name: str = "state") -> None:
     Such a checkpoint is whole and of no use, and would in the end take the place of the good ones.
     """
     if isinstance(state, torch.Tensor):
+        if state.is_meta or state.layout != torch.strided:
+            raise CheckpointError(f"{name} is no plain tensor")
         if state.is_floating_point() and not bool(torch.isfinite(state).all()):
             raise CheckpointError(f"{name} has values that are not finite")
     elif isinstance(state, Mapping):
@@ -298,8 +300,11 @@ def read_optimizer(folder: Path, origin: str) -> dict[str, Any]:
         raise CheckpointError(
             f"{origin}/{OPTIMIZER}: refused, it holds something other than plain data: {_text(error)}"
         ) from error
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointError(f"{origin}/{OPTIMIZER}: not readable: {_text(error)}") from error
+    except Exception as error:  # torch's unpickler raises whatever it stumbles over
+        reason = f"{type(error).__name__}: {_text(error)}"
+        raise CheckpointError(f"{origin}/{OPTIMIZER}: not readable: {reason}") from error
+    if not isinstance(optimizer, dict):
+        raise CheckpointError(f"{origin}/{OPTIMIZER}: no state of an optimizer")
     return optimizer
 
 

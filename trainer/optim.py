@@ -87,6 +87,35 @@ def _settle(optimizer: torch.optim.Optimizer) -> None:
             group["capturable"] = device.type == "cuda"
 
 
+def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Takes over what ``state`` knows of the gradients so far; betas, eps and weight decay stay the config's.
+
+    torch's own load_state_dict replaces those too, so that a change which the run accepts would not take
+    place. Raises ValueError when the moments are not those of this optimizer's parameters.
+    """
+    settings = [
+        {name: value for name, value in group.items() if name not in ("params", "lr")}
+        for group in optimizer.param_groups
+    ]
+    optimizer.load_state_dict(state)
+    for group, own in zip(optimizer.param_groups, settings, strict=True):
+        group.update(own)
+        of_muon = isinstance(optimizer, Muon) and group["matrix"]
+        wanted = {"momentum"} if of_muon else {"step", "exp_avg", "exp_avg_sq"}
+        for parameter in group["params"]:
+            _check_moments(parameter, optimizer.state.get(parameter) or {}, wanted)
+
+
+def _check_moments(parameter: Tensor, moments: dict[str, Any], wanted: set[str]) -> None:
+    if moments and moments.keys() != wanted:
+        raise ValueError(f"the optimizer's state has {sorted(moments)}, this one has {sorted(wanted)}")
+    for name, value in moments.items():
+        if not isinstance(value, Tensor) or value.dtype != torch.float32:
+            raise ValueError(f"{name} of the optimizer is no float32 tensor")
+        if name != "step" and value.shape != parameter.shape:
+            raise ValueError(f"{name} is {list(value.shape)}, its parameter {list(parameter.shape)}")
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
     """Sets the rate of every group in place, without a host synchronisation."""
     for group in optimizer.param_groups:

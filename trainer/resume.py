@@ -5,10 +5,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch import Tensor
+
 from schemas.errors import CheckpointError, ConfigError
 from trainer.checkpoint import CheckpointStore, LoadedCheckpoint
 from trainer.config import TrainConfig
 from trainer.corpus import Corpus
+from trainer.optim import load_moments
 from trainer.prepare import Network
 from trainer.stability import SpikeGuard
 
@@ -121,14 +124,22 @@ def restore(
         changes = check_identity(before, now, config.run.name, config.run.accept_changes)
         state = checkpoint.load()
     try:
+        _check_kinds(network.model.state_dict(), state["model"])
         network.model.load_state_dict(state["model"])
-        network.optimizer.load_state_dict(state["optimizer"])
+        load_moments(network.optimizer, state["optimizer"])
         guard.load(state["trainer"]["guard"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(
             f"{found.uri}: does not fit the model: {' '.join(str(error).split())[:300]}"
         ) from error
     return _position_of(state["trainer"].get("position"), found), changes
+
+
+def _check_kinds(wanted: dict[str, Tensor], found: dict[str, Tensor]) -> None:
+    """Raises ValueError for a tensor of another type, which torch would convert without a word."""
+    for name in wanted.keys() & found.keys():
+        if wanted[name].dtype != found[name].dtype:
+            raise ValueError(f"{name} is {found[name].dtype}, the model's is {wanted[name].dtype}")
 
 
 def _position_of(kept: Any, found: LoadedCheckpoint) -> Position:

@@ -389,3 +389,34 @@ def test_all_pages_of_abandoned_uploads_are_ended(s3_folder: str, monkeypatch: p
     monkeypatch.setattr(client, "list_multipart_uploads", partial(listing, MaxUploads=1))
     assert storage.abort_uploads(s3_folder, older_than=4e9) == 4
     assert storage.abort_uploads(s3_folder, older_than=4e9) == 0
+
+
+@pytest.mark.s3
+def test_sets_in_patterns_mean_the_same_everywhere(s3_folder: str, tmp_path: Path) -> None:
+    names = ["a", "b", "^", "-", "!", "&", "[", "]", "z"]
+    for folder in (s3_folder, str(tmp_path)):
+        for name in names:
+            storage.put_bytes(storage.join(folder, f"x{name}"), b"")
+            storage.put_bytes(storage.join(folder, "x", name), b"")
+    sets = [
+        "[^a]",
+        "[z-a]",
+        "[!a]",
+        "[!^]",
+        "[[]",
+        "[]]",
+        "[!]]",
+        "[a&&b]",
+        "[a-]",
+        "[!",
+        "[]",
+        "[",
+        "[a-z]",
+        "[--b]",
+    ]
+    for pattern in sets:
+        found = {
+            folder: [uri.removeprefix(folder) for uri in storage.expand_glob(f"{folder}/x{pattern}")]
+            for folder in (s3_folder, str(tmp_path))
+        }
+        assert found[s3_folder] == found[str(tmp_path)], pattern

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -211,3 +212,36 @@ def test_a_manifest_is_json_that_says_what_is_there(local_run: str) -> None:
     assert body["step"] == 2
     assert body["trainer"] == {"samples": 8, "config": {"width": 16}}
     assert sorted(body["files"]) == [MODEL, OPTIMIZER]
+
+
+@pytest.mark.parametrize("content", [None, [1], 5, torch.zeros(3)])
+def test_an_optimizer_file_that_is_no_state(local_run: str, content: object) -> None:
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    save_steps(local_run, [1])
+    forge(local_run, 1, OPTIMIZER, buffer.getvalue())
+    assert f"{OPTIMIZER}: no state of an optimizer" in verify_run(local_run)[0]
+
+
+@pytest.mark.parametrize("tensor", [torch.eye(3).to_sparse(), torch.zeros(3, device="meta")])
+def test_tensors_without_plain_values(local_run: str, tensor: torch.Tensor) -> None:
+    buffer = io.BytesIO()
+    torch.save({"a": tensor}, buffer)
+    save_steps(local_run, [1])
+    forge(local_run, 1, OPTIMIZER, buffer.getvalue())
+    assert "optimizer/a is no plain tensor" in verify_run(local_run)[0]
+
+
+def test_odd_bytes_under_right_hashes_are_reported(local_run: str) -> None:
+    """torch's unpickler raises KeyErrors and more; each is a damaged file to us."""
+    save_steps(local_run, [1])
+    raw = storage.read_bytes(storage.join(folder_of(local_run, 1), OPTIMIZER))
+    random = np.random.default_rng(7)
+    reported = 0
+    for _ in range(150):
+        data = bytearray(raw)
+        for place in random.integers(0, min(len(data), 1500), 3):
+            data[place] = int(random.integers(256))
+        forge(local_run, 1, OPTIMIZER, bytes(data))
+        reported += bool(verify_run(local_run))
+    assert reported > 75

@@ -1,6 +1,7 @@
 """The loop in one process: it learns, stops, goes on exactly, refuses, skips."""
 
 import itertools
+import shutil
 from contextlib import ExitStack
 
 import pytest
@@ -176,6 +177,32 @@ def test_a_changed_config_is_refused_unless_it_is_accepted(tmp_path, manifest): 
     (first, second) = History(tmp_path / "runs" / "run").events("started")
     assert first["changes"] == []
     assert second["changes"] == ["phases.0.steps: was 12, is 24"]
+
+
+@pytest.mark.parametrize("change", [{"weight_decay": 0.5}, {"betas": [0.5, 0.6]}, {"eps": 0.01}])
+def test_an_accepted_change_of_the_optimizer_takes_place(tmp_path, manifest, change):
+    """torch takes these from the saved state, which holds the old ones."""
+    config = train_config(tmp_path, manifest)
+    run(config, stop_after=4)
+    shutil.copytree(tmp_path / "runs", tmp_path / "before")
+    unchanged = weights(run(config))
+    shutil.rmtree(tmp_path / "runs")
+    shutil.copytree(tmp_path / "before", tmp_path / "runs")
+    accepted = {**config["run"], "accept_changes": ["optimizer"]}
+    changed = weights(run({**config, "run": accepted, "optimizer": change}))
+    assert not equal(changed, unchanged)
+
+
+def test_moments_of_another_optimizer_are_refused(tmp_path, manifest):
+    config = train_config(tmp_path, manifest)
+    run(config, stop_after=4)
+    config["run"] = {**config["run"], "accept_changes": ["optimizer"]}
+    with pytest.raises(
+        CheckpointError, match=r"does not fit the model: .* state has \['exp_avg'"
+    ):
+        run({**config, "optimizer": {"kind": "muon"}})
+    # LAMB has AdamW's moments.
+    assert run({**config, "optimizer": {"kind": "lamb"}}).step == 12
 
 
 def test_how_a_run_is_carried_out_may_change_freely(tmp_path, manifest):

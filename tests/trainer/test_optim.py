@@ -15,6 +15,7 @@ from trainer.objectives import PretrainingLoss, batch_totals
 from trainer.optim import (
     Kind,
     build_optimizer,
+    load_moments,
     orthogonalize,
     parameter_groups,
     set_learning_rate,
@@ -230,3 +231,31 @@ def test_a_loaded_state_keeps_to_this_device_and_shares_nothing(kind: Kind) -> N
     assert not any(group.get("capturable") for group in optimizer.param_groups)
     backward(model)
     optimizer.step()
+
+
+def test_moments_that_do_not_fit_are_refused():
+    model = nn.Linear(3, 2)
+    optimizer = build_optimizer(model, "adamw", learning_rate=0.1)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    for name, value, message in (
+        ("exp_avg", torch.zeros(1), "exp_avg is"),
+        ("exp_avg_sq", None, "is no float32 tensor"),
+        ("surprise", torch.zeros(1), "the optimizer's state has"),
+    ):
+        state = copy.deepcopy(optimizer.state_dict())
+        state["state"][0][name] = value
+        with pytest.raises(ValueError, match=message):
+            load_moments(build_optimizer(model, "adamw", learning_rate=0.1), state)
+
+
+def test_settings_are_those_of_the_config_and_not_of_the_state():
+    model = nn.Linear(3, 2)
+    saved = build_optimizer(model, "lamb", learning_rate=0.1, weight_decay=0.3).state_dict()
+    optimizer = build_optimizer(
+        model, "lamb", learning_rate=0.1, betas=(0.5, 0.6), eps=1e-3, weight_decay=0.7
+    )
+    load_moments(optimizer, saved)
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.7, 0.0}
+    assert {group["betas"] for group in optimizer.param_groups} == {(0.5, 0.6)}
+    assert {group["eps"] for group in optimizer.param_groups} == {1e-3}
