@@ -50,14 +50,9 @@ def run_instances(
     """Makes what is not done yet and collects the sets of all slots."""
     slots = plan_slots(config, split)
     words = copy_word_list(config)
-    inputs = [
-        COUNTS_VERSION,
-        deduplicated.stage_hash,
-        vocabulary.vocabulary.sha256,
-        words,
-        config.instances.model_dump(mode="json"),
-    ]
-    stage = StageFolder.create(work_uri, "instances", SHARDS_VERSION, config.seed, *inputs)
+    inputs = [config.seed, COUNTS_VERSION, deduplicated.stage_hash, vocabulary.vocabulary.sha256, words]
+    settings = config.instances.model_dump(mode="json")
+    stage = StageFolder.create(work_uri, "instances", SHARDS_VERSION, *inputs, settings)
     done = stage.finished()
     pending = np.array([slots.name(slot) not in done for slot in range(slots.count)])
     left = int(pending.sum())

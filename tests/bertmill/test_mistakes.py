@@ -101,6 +101,7 @@ def test_a_damaged_log_is_named(
         (["export", "run", "--to", "out", "--evaluate"], "-1"),
         (["plan", "c", "--input-gb"], "nan"), (["plan", "c", "--input-gb"], "inf"),
         (["plan", "c", "--input-gb"], "-5"), (["plan", "c", "--vocab-size"], "0"),
+        (["plan", "c", "--vocab-size"], "-5"),
         (["plan", "c", "--gpus"], "1e3"),
     ],
 )  # fmt: skip

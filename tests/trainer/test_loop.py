@@ -197,9 +197,7 @@ def test_moments_of_another_optimizer_are_refused(tmp_path, manifest):
     config = train_config(tmp_path, manifest)
     run(config, stop_after=4)
     config["run"] = {**config["run"], "accept_changes": ["optimizer"]}
-    with pytest.raises(
-        CheckpointError, match=r"does not fit the model: .* state has \['exp_avg'"
-    ):
+    with pytest.raises(CheckpointError, match=r"does not fit the model: .* state has \['exp_avg'"):
         run({**config, "optimizer": {"kind": "muon"}})
     # LAMB has AdamW's moments.
     assert run({**config, "optimizer": {"kind": "lamb"}}).step == 12
