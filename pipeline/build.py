@@ -20,6 +20,7 @@ from pipeline.progress import Progress, clock, recorded, watched_by
 from pipeline.publish import StageResults, publish
 from pipeline.ray_stage import persistently
 from pipeline.report.tables import closing_table, plan_table
+from pipeline.stage_contamination import evaluation_files, evaluation_texts
 from pipeline.stage_dedup import run_dedup
 from pipeline.stage_extract import run_extract
 from pipeline.stage_instances import run_instances
@@ -73,6 +74,9 @@ def _check_side_files(config: BuildConfig) -> None:
     if config.vocabulary.path is not None:
         load_vocabulary(config.vocabulary.path, config.vocabulary.cased)
     read_word_list(config)
+    for uri in evaluation_files(config.dedup.evaluation):
+        for _ in evaluation_texts(uri):
+            pass
 
 
 def _end_abandoned_uploads(output: str) -> None:
@@ -157,12 +161,19 @@ def _claimed_fields(config: BuildConfig) -> dict[str, Any]:
             section = section[part]
         if section[last] is not None:
             section[last] = {"path": section[last], "sha256": _sha256(name, section[last])}
+    if config.dedup.evaluation:
+        files = evaluation_files(config.dedup.evaluation)
+        fields["dedup"]["evaluation"] = {uri: _sha256("dedup.evaluation", uri) for uri in files}
     return fields
 
 
 def _sha256(field: str, uri: str) -> str:
     try:
-        return hashlib.sha256(storage.read_bytes(uri)).hexdigest()
+        digest = hashlib.sha256()
+        with storage.open_stream(uri) as stream:
+            while part := stream.read(1 << 20):
+                digest.update(part)
+        return digest.hexdigest()
     except FileNotFoundError as error:
         raise ConfigError(f"{field}: {uri}: no such file") from error
 

@@ -4,6 +4,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from schemas.vocabulary import SPECIAL_TOKENS
+
 Objective = Literal["nsp", "sop", "none"]
 Packing = Literal["full_sentences", "doc_sentences"]
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]
@@ -119,6 +121,12 @@ class Vocabulary(Section):
     takes some 30 bytes. What is left out is reported."""
     unused: Annotated[int, Field(ge=0)] = 99
     """Number of [unusedN] slots after the special tokens."""
+
+    @model_validator(mode="after")
+    def _letters_fit(self) -> "Vocabulary":
+        if self.path is None and self.size <= len(SPECIAL_TOKENS) + self.unused:
+            raise ValueError(f"size {self.size} leaves no piece beside {self.unused} unused slots")
+        return self
 
 
 class Masking(Section):

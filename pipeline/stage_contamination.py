@@ -47,18 +47,25 @@ class EvaluationRuns:
     digest: str
 
 
-def load_evaluation(patterns: list[str]) -> EvaluationRuns:
-    """The runs of the files. Raises ConfigError for a pattern without files, InputError for a bad file."""
-    runs = [np.zeros(0, np.uint64)]
+def evaluation_files(patterns: list[str]) -> list[str]:
+    """The files of ``dedup.evaluation``, each once. Raises ConfigError for a pattern without files."""
+    found: dict[str, None] = {}
     for pattern in patterns:
         uris = storage.expand_glob(pattern)
         if not uris:
             raise ConfigError(f"dedup.evaluation: {pattern}: no such file")
-        for uri in uris:
-            runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
-            if not len(runs[-1]):
-                message = "dedup.evaluation: %s: no text of %d words (%d signs) in it, so nothing is compared"
-                logger.warning(message, uri, RUN_WORDS, RUN_SIGNS)
+        found |= dict.fromkeys(uris)
+    return list(found)
+
+
+def load_evaluation(patterns: list[str]) -> EvaluationRuns:
+    """The runs of the files. Raises ConfigError for a pattern without files, InputError for a bad file."""
+    runs = [np.zeros(0, np.uint64)]
+    for uri in evaluation_files(patterns):
+        runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
+        if not len(runs[-1]):
+            message = "dedup.evaluation: %s: no text of %d words (%d signs) in it, so nothing is compared"
+            logger.warning(message, uri, RUN_WORDS, RUN_SIGNS)
     merged = distinct_values(np.concatenate(runs))
     return EvaluationRuns(merged, hashlib.sha256(merged.tobytes()).hexdigest())
 

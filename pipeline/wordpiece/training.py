@@ -84,6 +84,8 @@ def train(
         if total >= _COUNT_LIMIT:
             raise VocabularyError(f"word counts add up to {total}, over 2^62")
         table = counts if isinstance(counts, pa.Table) else counts_table(counts)
+        if (pc.min(table["count"]).as_py() or 0) < 0:
+            raise VocabularyError("word counts are below 0, or added up to more than 2^63")
         return _train(table, size, unused, max_words, max_letters, surplus)
     except MemoryError as error:
         # Never fewer words than asked for without a word: the vocabulary would depend on the machine.

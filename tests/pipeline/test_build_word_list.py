@@ -10,11 +10,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster.config_file import validate
-from pipeline.build import build, check_output
+from pipeline.build import build, check_output, claim_output
 from pipeline.config import BuildConfig
 from pipeline.verify import verify_corpus
 from pipeline.word_lists import WORDS_PATH
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, InputError
 from tests.pipeline import builds
 from tests.ray_cluster import RayCluster
 
@@ -107,6 +107,7 @@ def test_another_list_under_the_same_name_is_another_config(
             {"extraction": {"template_rules": "/none.yaml"}},
             r"extraction\.template_rules: /none\.yaml: no such",
         ),
+        ({"dedup": {"evaluation": ["/none/*.txt"]}}, r"dedup\.evaluation: /none/\*\.txt: no such file"),
         ({"vocabulary": {"path": "/none/vocab.txt"}}, r"vocabulary\.path: /none/vocab\.txt: no such file"),
     ],
 )
@@ -116,3 +117,26 @@ def test_a_missing_file_is_told_before_anything_is_done(
     with pytest.raises(ConfigError, match=message):
         build(validate(BuildConfig, builds.config(tmp_path / "out", **fields), "test"))
     assert not (tmp_path / "out").exists()
+
+
+def test_an_evaluation_set_belongs_to_a_build_by_its_bytes(tmp_path: Path) -> None:
+    (tmp_path / "set.jsonl").write_text('{"q": "a question"}\n')
+    config = validate(
+        BuildConfig,
+        builds.config(tmp_path / "out", dedup={"evaluation": [str(tmp_path / "*.jsonl")]}),
+        "test",
+    )
+    claim_output(config)
+    check_output(config)
+    (tmp_path / "set.jsonl").write_text('{"q": "another question"}\n')
+    with pytest.raises(ConfigError, match=r"differs in dedup\.evaluation\..*set\.jsonl"):
+        build(config)
+    (tmp_path / "set.jsonl").write_text('{"q":')
+    with pytest.raises(InputError, match=r"set\.jsonl: not a readable evaluation file"):
+        build(config)
+
+
+def test_unused_slots_that_fill_the_vocabulary_are_refused(tmp_path: Path) -> None:
+    fields = {"vocabulary": {"size": 300, "unused": 295}}
+    with pytest.raises(ConfigError, match="size 300 leaves no piece beside 295 unused slots"):
+        validate(BuildConfig, builds.config(tmp_path / "out", **fields), "test")

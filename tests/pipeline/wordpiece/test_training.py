@@ -91,6 +91,12 @@ def test_counts_that_add_up_to_more_than_can_be_held_are_refused():
         train_wordpiece({"a": 1 << 61, "b": 1 << 61}, 100, 0)
 
 
+def test_counts_below_zero_are_refused():
+    """As sums of 64-bit integers are that have gone over."""
+    with pytest.raises(VocabularyError, match="below 0"):
+        train_wordpiece({"ab": 5, "ac": -1}, 100, 0)
+
+
 def ideographs(number):
     chance = random.Random(5)
     codes = chance.sample(range(0x4E00, 0x9FFF), number)
