@@ -182,6 +182,9 @@ def open_read(uri: str) -> IO[bytes]:
 
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
+    if path.exists() and not path.is_file():
+        # A rename would put a file in the place of a device, /dev/stdout for one.
+        raise StorageError(f"{path}: write: there is something that is no file")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{_TEMPORARY}{path.name[:100]}-{secrets.token_hex(6)}")
     try:

@@ -8,6 +8,7 @@ local: this process alone.
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -60,7 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        # Its disk is full, or its reader has left: no reason to end a training, whose log is a file.
+        print(f"pretrain: nothing more is printed: {error.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _absolute(config: TrainConfig) -> TrainConfig:

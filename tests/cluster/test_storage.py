@@ -4,6 +4,7 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -420,3 +421,19 @@ def test_sets_in_patterns_mean_the_same_everywhere(s3_folder: str, tmp_path: Pat
             for folder in (s3_folder, str(tmp_path))
         }
         assert found[s3_folder] == found[str(tmp_path)], pattern
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    """A rename over /dev/stdout or a pipe would take its place."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "source").write_bytes(b"x")
+    writes: list[Callable[[], object]] = [
+        lambda: storage.put_bytes(str(pipe), b"x"),
+        lambda: storage.put_if_absent(str(pipe), b"x"),
+        lambda: storage.upload_file(tmp_path / "source", str(pipe)),
+    ]
+    for write in writes:
+        with pytest.raises(StorageError, match="pipe: write: there is something that is no file"):
+            write()
+    assert pipe.is_fifo()

@@ -100,3 +100,23 @@ def test_a_second_start_compiles_nothing(tmp_path: Path, manifest: Path) -> None
         assert event["total_seconds"] == pytest.approx(sum(event[name] for name in PARTS), abs=0.01)
     assert any(cache.rglob("*.so"))
     assert cache.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("output", ["/dev/full", "closed"])
+def test_lines_that_nobody_takes_are_no_reason_to_stop(tmp_path: Path, manifest: Path, output: str) -> None:
+    """The disk that a job's output goes to is full, or the program that reads it has ended."""
+    config = write_config(tmp_path, train_config(tmp_path, manifest))
+    command = [sys.executable, "trainer/pretrain.py", "--launcher", "local", "--config", str(config)]
+    read, write = os.pipe()
+    os.close(read)
+    target = os.open(output, os.O_WRONLY) if output != "closed" else write
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, stdout=target, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment, check=False
+    )
+    os.close(write)
+    if target != write:
+        os.close(target)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("nothing more is printed") == 1
+    assert sorted(History(tmp_path / "runs" / "run").losses()) == list(range(1, 13))
