@@ -107,7 +107,7 @@ def is_transient(error: BaseException) -> bool:
         return status >= 500 or status == 429 or _code(error) in _THROTTLED | _CONFLICT
     if isinstance(error, S3UploadFailedError):
         return error.__context__ is not None and is_transient(error.__context__)
-    return isinstance(
+    return not _is_circle(error) and isinstance(
         error,
         botocore_errors.HTTPClientError
         | botocore_errors.ConnectionError  # no subclass of the one above
@@ -123,6 +123,16 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
+def _is_circle(error: BaseException | None) -> bool:
+    """Whether redirects lead to redirects: botocore follows them by calling itself, however deep that goes.
+
+    Where the stack ends is chance; within the HTTP client the error comes in another one's clothes.
+    """
+    while error is not None and not isinstance(error, RecursionError):
+        error = error.__context__
+    return error is not None
+
+
 def _code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
@@ -130,14 +140,19 @@ def _code(error: Any) -> str:
 def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
     try:
         return retries.call(action, transient=is_transient, what=f"{uri}: {operation}")
-    except (botocore_errors.BotoCoreError, botocore_errors.ClientError, S3UploadFailedError) as error:
+    except (
+        botocore_errors.BotoCoreError,
+        botocore_errors.ClientError,
+        S3UploadFailedError,
+        RecursionError,
+    ) as error:
         raise _explained(error, uri, operation) from error
-    except RecursionError as error:  # botocore follows redirects by calling itself
-        raise StorageError(f"{uri}: {operation}: {_CIRCLE}") from error
 
 
 def _explained(error: BaseException, uri: str, operation: str) -> Exception:
     """The error a user can act on; it never carries a secret."""
+    if _is_circle(error):
+        return StorageError(f"{uri}: {operation}: {_CIRCLE}")
     if isinstance(error, S3UploadFailedError) and error.__context__ is not None:
         return _explained(error.__context__, uri, operation)
     if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):

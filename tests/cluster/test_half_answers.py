@@ -178,8 +178,17 @@ def test_a_stream_that_breaks_goes_on_where_it_was_or_not_at_all(store: Scripted
 
 def test_redirects_in_a_circle(store: Scripted) -> None:
     store.answers = [(307, {"Location": f"{store.endpoint}/y"}, b"")]
-    with pytest.raises(StorageError, match="s3://b/x: read: one redirect leads to the next"):
-        storage.read_bytes("s3://b/x")
+
+    def read(deeper: int) -> None:
+        if deeper:
+            read(deeper - 1)
+        else:
+            storage.read_bytes("s3://b/x")
+
+    # Where the stack ends, and so what the HTTP client makes of it, depends on how deep it was.
+    for depth in range(24):
+        with pytest.raises(StorageError, match="s3://b/x: read: one redirect leads to the next"):
+            read(depth)
     with pytest.raises(StorageError, match="redirect"):
         storage.put_if_absent("s3://b/x", b"1")
     with pytest.raises(StorageError, match="redirect"):

@@ -34,7 +34,7 @@ def _read(uri: str) -> tuple[int, list[RawDocument | Skip]]:
         extraction=Extraction(unit_bytes=1 << 17),
     )
     units = plan_units(config)
-    return len(units), [item for unit in units for part in unit.parts for item in read_unit(part, 10**6)]
+    return len(units), [item for unit in units for span in unit.ranges for item in read_unit(span, 10**6)]
 
 
 @pytest.mark.s3

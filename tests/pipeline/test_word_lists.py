@@ -64,15 +64,15 @@ def corpus(tmp_path: Path, words: Path) -> SmallCorpus:
         keys=[str(number) for number in range(20)],
         copies=np.zeros(20, np.int64),
     )
-    shard = write_shard(
-        make_instances(bucket, settings, 1, 0).table, str(built.folder), "data/zh/train.parquet"
-    )
+    made = make_instances(bucket, settings, 1, 0)
+    shard = write_shard(made.table, str(built.folder), "data/zh/train.parquet")
     raw = "".join(f"{piece}\n" for piece in pieces).encode()
     (built.folder / "tokenizer" / "vocab.txt").write_bytes(raw)
     manifest = built.manifest
     manifest["vocabulary"] |= {"sha256": hashlib.sha256(raw).hexdigest()}
     manifest["masking"] |= {"words": {"path": WORDS_PATH, "sha256": sha256}}
-    manifest |= {"languages": {"zh": {}}, "sets": [set_entry(64, "train", 0, [shard])], "counts": {}}
+    counts = {"by_set": {"len64/train/0": made.counts["zh"].as_dict()}}
+    manifest |= {"languages": {"zh": {}}, "sets": [set_entry(64, "train", 0, [shard])], "counts": counts}
     built.rewrite_manifest(manifest)
     return built
 
