@@ -42,6 +42,8 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
         include_dashboard=True,
         dashboard_host="127.0.0.1",
         dashboard_port=free_ports(1)[0],
+        # As a build's own Ray has it: beyond one worker a CPU, Ray would end and start them at every shuffle.
+        _system_config={"idle_worker_killing_time_threshold_ms": 60_000},
         log_to_driver=False,
         logging_level="ERROR",
     )
