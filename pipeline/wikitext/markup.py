@@ -41,20 +41,22 @@ COMMENT_OPEN, COMMENT_CLOSE = 19, 20
 VARIANT_OPEN, VARIANT_CLOSE = 21, 22
 SILENT = 23  # shows nothing, but may leave a doubled space
 
+# Groups are repeated within (?>...) and not by )*+, after which Python before 3.11.5 has lost its place
+# (python/cpython issue 106052).
 _TAG = (
     r"<(?:!--"
     # A '>' inside a quoted attribute does not end the tag ...
-    r"""|/?[A-Za-z](?:[^<>"'=]++|=[ \t]*+"[^"<\n]*+"|=[ \t]*+'[^'<\n]*+'|["'=])*+>"""
+    r"""|/?[A-Za-z](?>(?:[^<>"'=]++|=[ \t]*+"[^"<\n]*+"|=[ \t]*+'[^'<\n]*+'|["'=])*)>"""
     # ... unless its quotation mark is never closed.
     r"|/?[A-Za-z][^<>]*+>"
     # The same without its '>', where the name cannot be a word of a comparison ("a <b").
     r"|/?(?:ref|br|div|span|small|center|sup|sub|nowiki|blockquote)(?![A-Za-z0-9])"
-    r"""(?:[ \t]+[A-Za-z-]++[ \t]*=[ \t]*(?:"[^"<>\n]*+"|[^\s<>"]++))*+)"""
+    r"""(?>(?:[ \t]+[A-Za-z-]++[ \t]*=[ \t]*(?:"[^"<>\n]*+"|[^\s<>"]++))*))"""
 )
 _ALTERNATIVES = (
-    r"\n[ \t\n]*+(?:[:;*\#]*+[ \t]*+\{\||[*\#:;]++[ \t]*+|={1,6}+|\|\}++|\|[-+]?+|!|-{4,}+)?+",
+    r"\n[ \t\n]*+(?>(?:[:;*\#]*+[ \t]*+\{\||[*\#:;]++[ \t]*+|={1,6}+|\|\}++|\|[-+]?+|!|-{4,}+)?)",
     r"\[\[\[*+",
-    r"\[(?:(?:[A-Za-z]{3,9}:)?//|mailto:)(?:[^\s\]<>\"\[{}-]++|-(?!->))++",
+    r"\[(?:(?:[A-Za-z]{3,9}:)?//|mailto:)(?>(?:[^\s\]<>\"\[{}-]++|-(?!->))+)",
     r"\]\]*+",
     r"\{\{\{(?!\{)",
     r"\{\{",
@@ -66,7 +68,7 @@ _ALTERNATIVES = (
     # Any letters and marks: in Indic scripts the vowel signs of a switch are no \\w.
     r"__(?=[^\W\d])[^\s<>\[\]{}|=:*#'\"&]{2,60}?__",
     # An address in a comment must not swallow the comment's end.
-    r"://(?:[^\s<>\[\]{}|\"'-]++|-(?!->))*+",
+    r"://(?>(?:[^\s<>\[\]{}|\"'-]++|-(?!->))*)",
 )
 _VARIANT_ALTERNATIVES = (r"-\{(?!\{)", r"\}-")
 
