@@ -12,8 +12,7 @@ import pytest
 from transformers import BertTokenizerFast
 
 from cluster.config_file import validate
-from pipeline import build as build_module
-from pipeline.build import build, claim_output, dry_run
+from pipeline.build import build, dry_run
 from pipeline.config import BuildConfig
 from pipeline.report.html import html_report
 from pipeline.report.tables import closing_table
@@ -185,29 +184,6 @@ def test_dry_run_shows_config_and_units_and_writes_nothing(tmp_path: Path) -> No
     assert "units" in text
     assert "validation_share: 0.1" in text
     assert list(tmp_path.iterdir()) == []
-
-
-def test_two_builds_claim_an_output_only_once(tmp_path: Path) -> None:
-    claim_output(validate(BuildConfig, builds.config(tmp_path), "test"))
-    claim_output(validate(BuildConfig, builds.config(tmp_path), "test"))
-    with pytest.raises(ConfigError, match=r"differs in instances\.passes"):
-        claim_output(
-            validate(
-                BuildConfig,
-                builds.config(
-                    tmp_path, instances={"passes": 3, "bucket_bytes": 65536, "validation_share": 0.1}
-                ),
-                "test",
-            )
-        )
-
-
-def test_a_build_that_other_code_began_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = validate(BuildConfig, builds.config(tmp_path), "test")
-    claim_output(config)
-    monkeypatch.setattr(build_module, "CODE_VERSION", "9.9.9")
-    with pytest.raises(ConfigError, match=r"holds a build of bertmill \d\S*, this is 9\.9\.9;"):
-        claim_output(config)
 
 
 def test_the_report_and_card_name_every_language(corpus: Path, manifest: dict) -> None:

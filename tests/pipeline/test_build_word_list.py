@@ -10,7 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster.config_file import validate
-from pipeline.build import build, check_output, claim_output
+from pipeline.build import build
+from pipeline.claim import Claim
 from pipeline.config import BuildConfig
 from pipeline.verify import verify_corpus
 from pipeline.word_lists import WORDS_PATH
@@ -84,7 +85,7 @@ def masked_words(row: dict[str, Any], pieces: list[str]) -> Counter[str]:
 def test_another_list_under_the_same_name_is_another_config(
     corpus: Path, words: Path, tmp_path: Path
 ) -> None:
-    check_output(validate(BuildConfig, config_of(corpus, words), "test"))
+    Claim.of(validate(BuildConfig, config_of(corpus, words), "test")).check(str(corpus))
     other = tmp_path / words.name
     other.write_text("都市\n", encoding="utf-8")
     before = words.read_bytes()
@@ -126,8 +127,8 @@ def test_an_evaluation_set_belongs_to_a_build_by_its_bytes(tmp_path: Path) -> No
         builds.config(tmp_path / "out", dedup={"evaluation": [str(tmp_path / "*.jsonl")]}),
         "test",
     )
-    claim_output(config)
-    check_output(config)
+    Claim.of(config).take(config.output)
+    Claim.of(config).check(config.output)
     (tmp_path / "set.jsonl").write_text('{"q": "another question"}\n')
     with pytest.raises(ConfigError, match=r"differs in dedup\.evaluation\..*set\.jsonl"):
         build(config)
