@@ -165,6 +165,19 @@ def test_words_of_one_count_and_one_hash_go_by_the_alphabet():
 # Arrow's own pool reserves a gigabyte of addresses, which a limit would count.
 MEASURED = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
+
+def run_measured(script: str) -> subprocess.CompletedProcess[str]:
+    """A script that limits its own memory."""
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **MEASURED},
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+
+
 MANY_WORDS = """
 import random, resource
 from benchmarks.peak_memory import peak_resident_bytes
@@ -182,14 +195,7 @@ print(len(train_wordpiece(counts, 30_522)), peak_resident_bytes())
 @pytest.mark.slow
 def test_five_million_distinct_words_inside_two_gigabytes():
     """Case pipeline-012."""
-    ran = subprocess.run(
-        [sys.executable, "-c", MANY_WORDS],
-        env={**os.environ, **MEASURED},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    ran = run_measured(MANY_WORDS)
     assert ran.returncode == 0, ran.stderr[-2000:]
     size, peak = map(int, ran.stdout.split())
     assert size == 30_522
@@ -213,14 +219,7 @@ except VocabularyError as error:
 
 def test_too_little_memory_is_one_clear_line():
     """Case pipeline-012: the vocabulary never depends on how much memory the machine has."""
-    ran = subprocess.run(
-        [sys.executable, "-c", TOO_MANY_LETTERS],
-        env={**os.environ, **MEASURED},
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
+    ran = run_measured(TOO_MANY_LETTERS)
     assert "vocabulary.max_letters 24000000: not enough memory" in ran.stdout, ran.stderr[-2000:]
 
 
