@@ -8,9 +8,11 @@ the URI and the operation, after retries where a retry can help. A write is seen
 import fnmatch
 import glob
 import io
+import logging
 import posixpath
 import re
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -23,12 +25,18 @@ from cluster import gcs, local_files, ranged, s3, transports, web
 from cluster.files import FileInfo
 from schemas.errors import StorageError
 
+log = logging.getLogger(__name__)
+
+_STALE_SECONDS = 3600.0
+"""The clocks of store and host may differ, and another job may be writing younger files."""
+
 __all__ = [
     "FileInfo",
     "abort_uploads",
     "delete",
     "delete_prefix",
     "download_file",
+    "end_stale_uploads",
     "exists",
     "expand_glob",
     "join",
@@ -179,6 +187,20 @@ def abort_uploads(uri: str, older_than: float) -> int:
     if scheme(uri) == "file":
         return local_files.abort_uploads(uri, older_than)
     return s3.abort_uploads(uri, older_than) if scheme(uri) == "s3" else 0
+
+
+def end_stale_uploads(uri: str) -> None:
+    """`abort_uploads` for those of an hour ago, which are nobody's any more, and says so in the log.
+
+    A store that refuses is no reason to stop: a key may be allowed to write and not to list uploads.
+    """
+    try:
+        ended = abort_uploads(uri, time.time() - _STALE_SECONDS)
+    except StorageError as error:
+        log.warning("%s: what killed processes had begun to write stays for now: %s", uri, error)
+        return
+    if ended:
+        log.warning("%s: removed %d files that killed processes had begun to write", uri, ended)
 
 
 def open_read(uri: str) -> BinaryIO:

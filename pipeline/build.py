@@ -27,12 +27,9 @@ from pipeline.stage_vocabulary import run_vocabulary
 from pipeline.units import Unit
 from pipeline.word_lists import read_word_list
 from pipeline.wordpiece.vocabulary import load_vocabulary
-from schemas.errors import StorageError
 from schemas.manifest import MANIFEST_NAME
 
 LOG = logging.getLogger("bertmill.build")
-_ABANDONED_SECONDS = 3600.0
-"""Age from which an unfinished file is nobody's; another build on this output may be writing younger ones."""
 
 
 def dry_run(config: BuildConfig) -> str:
@@ -49,7 +46,7 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     _check_side_files(config)
     claim.check(config.output)
     units = plan_units(config)
-    _end_abandoned_uploads(config.output)
+    storage.end_stale_uploads(config.output)
     connect(num_cpus=num_cpus)
     quiet_ray_data()
     use_all_cpus()
@@ -70,16 +67,6 @@ def _check_side_files(config: BuildConfig) -> None:
     for uri in evaluation_files(config.dedup.evaluation):
         for _ in evaluation_texts(uri):
             pass
-
-
-def _end_abandoned_uploads(output: str) -> None:
-    try:
-        ended = storage.abort_uploads(output, time.time() - _ABANDONED_SECONDS)
-    except StorageError as error:  # no reason not to build: a key may write and not list these
-        LOG.warning("build: files that killed processes had begun to write stay for now: %s", error)
-        return
-    if ended:
-        LOG.info("build: %s: removed %d files that killed processes had begun to write", output, ended)
 
 
 def _run_stages(

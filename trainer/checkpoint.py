@@ -29,10 +29,8 @@ from trainer.checkpoint_format import Folder, Manifest
 
 log = logging.getLogger(__name__)
 
-_LOOKS = 5
+LOOKS = 5
 """How often a run that is being trained is listed again, when all that was listed has been deleted."""
-_STALE_UPLOAD_SECONDS = 3600.0
-"""Unfinished multipart uploads older than this are ended; the clocks of store and host may differ."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def latest_verified(run_uri: str) -> LoadedCheckpoint | None:
     """
     folders = layout.scan(run_uri)
     reasons: list[str] = []
-    for _ in range(_LOOKS):
+    for _ in range(LOOKS):
         found, reasons = _first_verified(folders)
         if found is not None or not reasons:
             return found
@@ -229,18 +227,9 @@ class CheckpointStore:
     def claim(self) -> int:
         """Takes the run over from every earlier attempt; returns this attempt's number."""
         self._claim = attempts.claim(self.run_uri, self._name)
-        self._end_stale_uploads()
+        # In the whole run: claims and logs are left half written as well.
+        storage.end_stale_uploads(self.run_uri)
         return self._claim.number
-
-    def _end_stale_uploads(self) -> None:
-        """In the whole run: claims and logs are left half written as well. No reason not to train."""
-        try:
-            ended = storage.abort_uploads(self.run_uri, time.time() - _STALE_UPLOAD_SECONDS)
-        except StorageError as error:
-            log.warning("%s: uploads that killed processes had begun stay for now: %s", self.run_uri, error)
-            return
-        if ended:
-            log.warning("%s: ended %d uploads that killed processes had begun", self.run_uri, ended)
 
     @property
     def folder_suffix(self) -> str:

@@ -10,7 +10,6 @@ from trainer import checkpoint, checkpoint_format
 
 UNFINISHED = "unfinished: it has no manifest"
 DELETED = "deleted since it was listed, by a training that goes on"
-_LOOKS = 5
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ def verify_run(run_uri: str) -> list[str]:
     Unfinished folders are no fault: the next commit removes them. The optimizer state is loaded as
     well, so that a file which is whole but is not plain data is found here and not at the resume.
     """
-    for _ in range(_LOOKS):
+    for _ in range(checkpoint.LOOKS):
         found = [_loaded(listed) for listed in list_checkpoints(run_uri)]
         if None in found or DELETED not in found:
             break
