@@ -11,6 +11,7 @@ from pipeline.config import BuildConfig
 from pipeline.stage_contamination import evaluation_files
 from schemas.documents import DOCUMENTS_VERSION
 from schemas.errors import ConfigError, CorpusError
+from schemas.json_text import parse_json
 from schemas.manifest import MANIFEST_VERSION
 from schemas.shards import SHARDS_VERSION
 from schemas.versions import CODE_VERSION
@@ -40,7 +41,7 @@ class Claim:
         """Raises ConfigError when ``output`` belongs to a build of another config or code version."""
         uri = storage.join(output, _CLAIM)
         try:
-            found = Claim(**json.loads(storage.read_bytes(uri)))
+            found = Claim(**parse_json(storage.read_bytes(uri)))
         except FileNotFoundError:
             return
         except (ValueError, TypeError) as error:

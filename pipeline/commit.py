@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from cluster import scratch, storage
 from schemas.errors import CorpusError
+from schemas.json_text import parse_json
 from schemas.versions import CODE_VERSION
 
 _MARKER_SUFFIX = ".done.json"
@@ -56,7 +57,7 @@ class Marker:
     def from_bytes(raw: bytes, origin: str) -> "Marker":
         """Raises CorpusError that names ``origin`` when it is not a marker."""
         try:
-            data = json.loads(raw)
+            data = parse_json(raw)
             files = [DataFile(**file) for file in data["files"]]
             return Marker(data["unit_id"], data["stage_hash"], files, data["counts"])
         except (ValueError, KeyError, TypeError) as error:

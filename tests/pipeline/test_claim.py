@@ -33,7 +33,7 @@ def test_a_build_that_other_code_began_is_refused(tmp_path: Path, monkeypatch: p
         Claim.of(config).take(str(tmp_path))
 
 
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"config": {}}', b"\xff"])
+@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"config": {}}', b"\xff", b"[" * 100_000])
 def test_what_is_no_claim_is_named(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "build.json").write_bytes(raw)

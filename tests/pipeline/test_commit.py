@@ -73,6 +73,7 @@ def test_a_marker_of_another_config_is_refused(tmp_path) -> None:
         folder.marker("u1")
 
 
-def test_a_broken_marker_names_its_file() -> None:
+@pytest.mark.parametrize("raw", [b"{", b"[" * 100_000])
+def test_a_broken_marker_names_its_file(raw: bytes) -> None:
     with pytest.raises(CorpusError, match=r"u1\.done\.json"):
-        Marker.from_bytes(b"{", "u1.done.json")
+        Marker.from_bytes(raw, "u1.done.json")
