@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -114,13 +113,11 @@ class RepeatedRows:
 
 
 def shared_documents(by_shard: list[U64]) -> list[int]:
-    """Numbers of the shards that have a document which an earlier one has too."""
-    everything: Any = np.concatenate([np.zeros(0, np.uint64), *by_shard])
+    """Numbers of the shards that have a document which an earlier one has too; each names its own once."""
+    everything = np.concatenate([np.zeros(0, np.uint64), *by_shard])
     if distinct_values(everything).size == everything.size:
         return []
-    found, seen = [], np.zeros(0, np.uint64)
-    for number, documents in enumerate(by_shard):
-        if np.isin(documents, seen).any():
-            found.append(number)
-        seen = np.union1d(seen, documents)
-    return found
+    shard = np.repeat(np.arange(len(by_shard)), [documents.size for documents in by_shard])
+    order = np.argsort(everything, kind="stable")
+    again = order[1:][everything[order[1:]] == everything[order[:-1]]]
+    return sorted(set(shard[again].tolist()))
