@@ -1,11 +1,15 @@
-# make demo: sets all up and runs the whole way on the bundled sample
-# make test: sets all up and passes the tests
+# make demo: sets up everything and runs both jobs on the bundled sample
+# make test: sets up everything and runs all tests
+# make check: everything that takes only minutes: no Ray, no servers, no other processes
+# make docs: builds the documentation into site/
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 DEMO := runs/demo
+# Empty: where it is set, each process that the tests start compiles every module of ours again.
+export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test lint setup clean
+.PHONY: demo test all-tests check light lint docs setup clean
 
 setup: $(VENV)/.installed
 
@@ -16,9 +20,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
-# The validators of cluster/ and infra/, 300 MB that nothing but the tests needs.
+# Triton, and the validators of cluster/ and infra/: 600 MB to fetch that only the tests need.
 $(VENV)/.installed-infra: $(VENV)/.installed
-	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,infra]'
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[dev,docs,infra,triton]'
 	touch $@
 
 demo: setup
@@ -28,8 +32,19 @@ demo: setup
 	$(BIN)/bertmill export $(DEMO)/bert-demo --to $(DEMO)/model
 	$(BIN)/bertmill demo-summary $(DEMO)
 
-test: setup lint $(VENV)/.installed-infra
+test: setup $(VENV)/.installed-infra
+	$(MAKE) -j 2 lint all-tests
+
+all-tests: setup $(VENV)/.installed-infra
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+
+# mypy is one process: beside the tests it takes time that they leave free.
+check: setup
+	$(MAKE) -j 2 --output-sync=target lint light
+
+light: setup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
+		-m "not (ray or s3 or gs or process or gpu)"
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,5 +52,9 @@ lint: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: setup
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
 clean:
-	rm -rf $(DEMO) build dist *.egg-info
+	rm -rf $(DEMO) build dist site *.egg-info

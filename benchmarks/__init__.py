@@ -1,1 +1,1 @@
-"""Speed, quality and robustness, measured; results with their commands lie in results/."""
+"""Measures speed, quality and robustness; results/ holds the results with their commands."""

@@ -2,12 +2,12 @@
 
     python -m benchmarks.chaos_build --kills 50 --storage file --table benchmarks/results/chaos_build.md
 
-Every build writes the same part of the bundled sample to an output of its own, on two Ray nodes of one CPU:
+Every build writes the same part of the bundled sample to its own output, on two Ray nodes of one CPU:
 the job's own and a second one that joins it. While it runs, something is killed with SIGKILL after a random
 time: the whole job, one Ray worker, the job's raylet, the control store, the second node, or (on s3) the
 storage server, which comes back. On s3 every fiftieth request or so is also answered with 503, and some
 connections break before or after the work is done. A job that ended is started again with the same line.
-Checked for every build: it comes to its end, every published byte has the SHA-256 of the undisturbed build,
+Checked for every build: it finishes, every published byte has the SHA-256 of the undisturbed build,
 and no unit that was committed before a restart is committed again.
 """
 
@@ -161,7 +161,7 @@ def strike(
     server: S3Server | None,
     chance: random.Random,
 ) -> bool:
-    """Kills what ``target`` names. False when there is no such process at the moment."""
+    """Kills what ``target`` names. Returns false if no such process exists at the moment."""
     if target == NODE:
         return node.kill()
     if target == SERVER:
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--per-build", type=int, default=12, help="kills of one build at most")
     parser.add_argument("--gap", type=float, default=0.25, help="mean time between kills, in whole builds")
     parser.add_argument("--storage", choices=TARGETS, default="file")
-    parser.add_argument("--minutes", type=float, default=600, help="no further build is begun after so long")
+    parser.add_argument("--minutes", type=float, default=600, help="start no build after these minutes")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table", type=Path, help="append a Markdown table to this file")
     arguments = parser.parse_args()

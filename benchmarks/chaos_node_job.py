@@ -10,7 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos_ranks import ChaosTrainer, note
-from trainer import loop, pretrain, ray_launcher
+from schemas.errors import BertmillError
+from trainer import pretrain
+from trainer.launcher import ray_train as ray_launcher
+from trainer.run import loop
+from trainer.run.loop import Outcome
 
 STEP_SECONDS = 0.05
 """Beside the arithmetic, so that a fault strikes a chosen step and not one of the next dozens."""
@@ -21,16 +25,18 @@ _work = ray_launcher.work
 class SlowTrainer(ChaosTrainer):
     """Says which attempt it belongs to, and rests in each step."""
 
-    def _log_start(self, attempt: int, *others: Any) -> None:
-        super()._log_start(attempt, *others)
-        note(self.diary, event="joined", attempt=attempt, rank=self.ranks.rank, process=os.getpid())
+    def run(self) -> Any:
+        """Trains, after a note of the attempt."""
+        number, rank = self.attempt.number, self.ranks.rank
+        note(self.diary, event="joined", attempt=number, rank=rank, process=os.getpid())
+        return super().run()
 
     def _gradients(self, batches: Any, targets: Any) -> Any:
         time.sleep(STEP_SECONDS)
         return super()._gradients(batches, targets)
 
 
-def work(settings: dict[str, Any]) -> dict[str, Any]:
+def work(settings: dict[str, Any]) -> Outcome | BertmillError:
     """What each worker runs."""
     name = f"{settings['config']['run']['name']}-{time.time_ns()}-{os.getpid()}.jsonl"
     path = Path(os.environ["CHAOS_DIARY"]) / name
@@ -40,6 +46,6 @@ def work(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """The driver. Called in a program of its own, so that workers can import this module by its name."""
+    """The driver. A separate program calls it, so that workers can import this module by name."""
     ray_launcher.work = work
     return pretrain.main(["--config", sys.argv[1]])

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from benchmarks.chaos_runs import EVERY, Rows, Run
 from benchmarks.chaos_store import Store
 from tests.ray_cluster import ROOT
 from tests.trainer.node_cluster import Nodes, environment
-from trainer.checkpoint_format import scan
+from trainer.checkpoint.folders import list_folders
 
 STEPS = 500
 TITLE = "Trainings broken under Ray Train"
@@ -37,7 +38,7 @@ EXPLAINED = (
 )
 _DRIVER = "import sys; from benchmarks.chaos_node_job import main; sys.exit(main())"
 _ROOM = 160
-"""Steps before the end in which no fault is begun: Ray notices a drain seconds later."""
+"""Steps before the end in which no fault starts: Ray notices a drain seconds later."""
 NODE_FAULTS = ("node killed", "node drained", "worker killed", "worker frozen", "driver killed")
 _DRAWN = (*NODE_FAULTS[:2] * 3, *NODE_FAULTS[2:])
 _NOTICE_SECONDS = 60
@@ -54,7 +55,7 @@ class Attempt:
 
     @property
     def steps(self) -> int:
-        """The highest step that was begun; -1 before all ranks have begun one."""
+        """The highest step that was started; -1 before all ranks have started one."""
         return max((step for step, ranks in self.life.made.items() if len(ranks) == 2), default=-1)
 
 
@@ -79,7 +80,7 @@ class Job:
             )
 
     def attempts(self) -> list[Attempt]:
-        """All attempts that have begun, the oldest first."""
+        """All attempts so far, the oldest first."""
         found: dict[int, Attempt] = {}
         name = self.run.uri.rpartition("/")[2]
         for path in sorted(self._diaries.glob(f"{name}-*.jsonl")):
@@ -101,13 +102,13 @@ class Job:
         found = wait(lambda: begun() is not None or self.driver.poll() is not None, 300) and begun()
         if not found:
             return None
-        folders = scan(self.run.uri)
+        folders = list_folders(self.run.uri)
         earlier = [f.step for f in folders if f.committed and f.attempt < found.number]
         self.before[found.number] = max(earlier, default=0)
         return found
 
     def newest(self) -> Attempt:
-        """The attempt that goes on."""
+        """The attempt that continues."""
         return self.attempts()[-1]
 
 
@@ -154,6 +155,10 @@ def strike(job: Job, nodes: Nodes, kind: str, attempt: Attempt, rank: int) -> No
         os.kill(process, signal.SIGKILL if kind == "worker killed" else signal.SIGSTOP)
 
 
+def _has_step(job: Job, step: int) -> bool:
+    return job.newest().steps >= step or job.driver.poll() is not None
+
+
 def live_through(job: Job, nodes: Nodes, kinds: list[str], generator: random.Random) -> dict[int, str]:
     """Faults of ``kinds`` until there is no room for another one; attempt -> what ended it."""
     ended: dict[int, str] = {}
@@ -164,7 +169,7 @@ def live_through(job: Job, nodes: Nodes, kinds: list[str], generator: random.Ran
         if not kinds or attempt.life.resumed > STEPS - _ROOM:
             break
         step = attempt.life.resumed + generator.randrange(1, 4 * EVERY)
-        wait(lambda step=step: job.newest().steps >= step or job.driver.poll() is not None, 60)
+        wait(partial(_has_step, job, step), 60)
         kind = kinds.pop()
         strike(job, nodes, kind, attempt, generator.randrange(2))
         ended[last] = kind

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,10 @@ import torch
 
 from cluster import storage
 from tests.s3_server import READER_KEY, READER_SECRET, free_ports
-from trainer import checkpoint_format, loop, pretrain
+from trainer import pretrain
+from trainer.checkpoint import files as checkpoint_files
+from trainer.checkpoint.manifest import MANIFEST, OPTIMIZER
+from trainer.run import loop
 
 POISONED_STEP = 7
 """At this step the last rank computes NaN, in every run, the undisturbed one included."""
@@ -67,7 +70,7 @@ class Life:
     statuses: list[int]
     resumed: int
     made: dict[int, dict[int, list[int]]]
-    """Step -> rank -> rows, of the steps that were begun."""
+    """Step -> rank -> rows, of the steps that were started."""
     committed: list[int] = field(default_factory=list)
     failed_saves: int = 0
     weights: str = ""
@@ -86,6 +89,8 @@ class ChaosTrainer(loop.Trainer):
 
     fault = Fault()
     diary = -1
+    pace = 0.0
+    """Seconds that each step takes longer."""
 
     def run(self) -> Any:
         """Trains, with the faults of the save in place."""
@@ -99,12 +104,13 @@ class ChaosTrainer(loop.Trainer):
         return fault.kind == kind and self.ranks.rank == fault.rank and self.position.step >= fault.step
 
     def _gradients(self, batches: Any, targets: Any) -> Any:
+        time.sleep(self.pace)
         note(
             self.diary,
             event="step",
             step=batches.plan.step,
             rank=self.ranks.rank,
-            rows=batches.samples.tolist(),
+            rows=batches.row_ids.tolist(),
         )
         if self._here("kill in forward"):
             # The loss calls parts of the model, not the model.
@@ -139,7 +145,7 @@ class ChaosTrainer(loop.Trainer):
             super()._save()
             os.kill(os.getpid(), signal.SIGTERM)
             return
-        if self.store is None:
+        if self.saver.store is None:
             super()._save()
             return
         self._note_commit()
@@ -155,9 +161,9 @@ class ChaosTrainer(loop.Trainer):
             self._save_badly(denied)
 
     def _save_badly(self, denied: bool) -> None:
-        """One save that fails; training goes on."""
-        assert self.store is not None
-        self.store.wait()
+        """One save fails; training continues."""
+        assert self.saver.store is not None
+        self.saver.store.wait()
         self._note_commit()
         before = {name: os.environ.get(name, "") for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
         if denied:
@@ -166,7 +172,7 @@ class ChaosTrainer(loop.Trainer):
             limit_files(FULL_DISK_BYTES)
         super()._save()
         try:
-            self.store.wait()
+            self.saver.store.wait()
         except Exception as error:
             note(self.diary, event="failed save", text=str(error))
         if denied:
@@ -175,8 +181,8 @@ class ChaosTrainer(loop.Trainer):
             limit_files(resource.RLIM_INFINITY)
 
     def _note_commit(self) -> None:
-        if self.store is not None and self.store.last_committed is not None:
-            note(self.diary, event="committed", step=self.store.last_committed.step)
+        if self.saver.store is not None and self.saver.store.last_committed is not None:
+            note(self.diary, event="committed", step=self.saver.store.last_committed.step)
 
     def _kill_at_stage(self, stage: str) -> None:
         first = self.fault.step
@@ -195,25 +201,25 @@ class ChaosTrainer(loop.Trainer):
             setattr(module, name, wrapped)
 
         def is_manifest(uri: str, *_: Any) -> bool:
-            return uri.endswith(checkpoint_format.MANIFEST)
+            return uri.endswith(MANIFEST)
 
         if stage == "model written":
-            before(checkpoint_format, "synced_entry", lambda path: path.suffix == ".safetensors")
+            before(checkpoint_files, "synced_entry", lambda path: path.suffix == ".safetensors")
         elif stage == "files written":
-            before(checkpoint_format, "check_file", lambda *_: True)
+            before(checkpoint_files, "check_file", lambda *_: True)
         elif stage == "read back":
-            before(checkpoint_format, "check_file", lambda _, name, *__: name == checkpoint_format.OPTIMIZER)
+            before(checkpoint_files, "check_file", lambda _, name, *__: name == OPTIMIZER)
         elif stage == "before manifest":
             before(storage, "put_if_absent", is_manifest)
         elif stage == "after manifest":
-            before(self.store, "_delete_old", lambda *_: True)
+            before(self.saver.store, "_delete_old", lambda *_: True)
         else:
             before(storage, "delete_prefix", lambda *_: True)
 
-    def _finish(self, stopped: bool) -> Any:
-        found = super()._finish(stopped)
+    def _finish(self) -> Any:
+        found = super()._finish()
         self._note_commit()
-        if not stopped and self.ranks.rank == 0:
+        if self.finished and self.ranks.rank == 0:
             digest = weights_digest(self.network.parameters)
             note(self.diary, event="finished", weights=digest, loss=self.position.last_loss)
         return found
@@ -246,7 +252,15 @@ def note(diary: int, **record: Any) -> None:
 class Group:
     """The ranks of one life, as torchrun would start them."""
 
-    def __init__(self, config: Path, world: int, fault: Fault, folder: Path, number: int) -> None:
+    def __init__(
+        self,
+        config: Path,
+        world: int,
+        fault: Fault,
+        folder: Path,
+        number: int,
+        overrides: Sequence[str] = (),
+    ) -> None:
         self.fault, self.world = fault, world
         self._diary = folder / f"life-{number:04d}.jsonl"
         self._output = folder / f"life-{number:04d}.log"
@@ -259,13 +273,13 @@ class Group:
             pid = os.fork()
             if pid == 0:
                 os.setpgid(0, leader)
-                self._rank_main(config, rank, port)
+                self._rank_main(["--config", str(config), *overrides], rank, port)
             leader = leader or pid
             with contextlib.suppress(OSError):  # it has done so itself, or is gone already
                 os.setpgid(pid, leader)
             self._pids[pid] = rank
 
-    def _rank_main(self, config: Path, rank: int, port: int) -> None:
+    def _rank_main(self, arguments: list[str], rank: int, port: int) -> None:
         status = 1
         try:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -280,7 +294,7 @@ class Group:
             ChaosTrainer.diary = os.open(self._diary, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
             loop.Trainer = ChaosTrainer  # type: ignore[misc]
             launcher = "torchrun" if self.world > 1 else "local"
-            status = pretrain.main(["--config", str(config), "--launcher", launcher])
+            status = pretrain.main([*arguments, "--launcher", launcher])
         except BaseException:
             traceback.print_exc()
         finally:
@@ -289,9 +303,26 @@ class Group:
             os._exit(status)
 
     def steps_done(self) -> int:
-        """The highest step that was begun, -1 for none."""
+        """The highest step that was started, -1 for none."""
         steps = [record["step"] for record in self._records() if record["event"] == "step"]
         return max(steps, default=-1)
+
+    def resumed(self) -> int | None:
+        """The step from which it has resumed; None before that."""
+        steps = [record["step"] for record in self._records() if record["event"] == "resumed"]
+        return steps[0] if steps else None
+
+    def wait_for_step(self, step: int) -> bool:
+        """Waits until ``step`` was started, true, or the ranks have ended before, false."""
+        while self.steps_done() < step:
+            if self.poll():
+                return self.steps_done() >= step
+            time.sleep(0.02)
+        return True
+
+    def output(self) -> str:
+        """What the ranks have printed so far."""
+        return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def poll(self) -> bool:
         """Whether all ranks have ended."""
@@ -319,9 +350,13 @@ class Group:
 
     def kill(self) -> None:
         """SIGKILL to every rank that lives."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to every rank that lives."""
         for pid, rank in self._pids.items():
             if rank not in self._statuses:
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, number)
 
     def _records(self) -> list[dict[str, Any]]:
         if not self._diary.exists():
@@ -344,7 +379,6 @@ class Group:
             elif record["event"] == "finished":
                 weights, loss = record["weights"], record["loss"]
         statuses = [self._statuses[rank] for rank in range(self.world)]
-        output = self._output.read_text(errors="replace") if self._output.exists() else ""
         return Life(
             self.fault,
             self.world,
@@ -356,5 +390,5 @@ class Group:
             weights,
             time.monotonic() - self._begun,
             loss,
-            output,
+            self.output(),
         )

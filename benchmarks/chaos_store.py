@@ -27,7 +27,7 @@ class Store:
     def __enter__(self) -> "Store":
         if self._server is not None:
             self._server.start()
-            # In a process of its own: the ranks are forked from this one, which must have no threads.
+            # In a separate process: the ranks fork from this one, which must not have threads.
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
             self._proxy = context.Process(target=_serve, args=(self._server.port, self._bad, theirs))

@@ -1,11 +1,11 @@
-"""Breaks trainings in every way we know and shows that what comes out is what an undisturbed run gives.
+"""Disturbs training in every known way and shows that the result equals that of an undisturbed run.
 
     PYTHONPATH=. python benchmarks/chaos_train.py --faults 100 --table benchmarks/results/chaos_train.md
 
 Each run trains a tiny model for STEPS steps with a checkpoint every EVERY steps. Its lives end by faults
-drawn from a list (see FAULTS_* here and RANK_FAULTS in chaos_ranks.py); each next life goes on under the
-same run name. Checked for every run: it comes to its end; every execution of every step had the rows that
-the undisturbed run had, on every rank; each life goes on from the newest committed checkpoint that is not
+drawn from a list (see FAULTS_* here and RANK_FAULTS in chaos_ranks.py); each next life resumes under the
+same run name. Checked for every run: it finishes; every execution of every step had the rows that
+the undisturbed run had, on every rank; each life resumes from the newest committed checkpoint that is not
 damaged; no more than EVERY finished steps are repeated, plus those that a save in flight had not yet
 covered; the final weights have the same SHA-256 as the undisturbed run's (the same loss to 1e-5 when the
 number of ranks changes); and nothing is left over in storage or in the folder for temporary files.
@@ -15,6 +15,7 @@ import argparse
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -40,7 +41,8 @@ from benchmarks.chaos_runs import (
 from benchmarks.chaos_store import Store
 from cluster import storage
 from tests.trainer.synthetic import write_corpus
-from trainer.checkpoint_format import MANIFEST, scan
+from trainer.checkpoint.folders import list_folders
+from trainer.checkpoint.manifest import MANIFEST
 
 TITLE = "Trainings broken in every way we know"
 EXPLAINED = (
@@ -52,7 +54,7 @@ FAULTS_BESIDE = ("second trainer under the same name", "world size changes")
 FAULTS_DAMAGE = ("byte flipped", "file cut", "file deleted", "manifest cut", "manifest deleted")
 FAULTS_S3 = ("S3 frozen 2 s", "S3 killed and restarted", "bad network", "S3 denies one save")
 _GO_ON = ("disk full, one save", *FAULTS_S3)
-"""After these the life goes on; it is ended by a kill of all ranks some steps later."""
+"""Training survives these; a kill of all ranks ends the attempt some steps later."""
 
 
 def live_through(run: Run, kinds: list[str], worlds: list[int]) -> None:
@@ -107,13 +109,18 @@ def beside(run: Run, group: Group, kind: str, step: int, number: int) -> None:
     elif kind == "S3 killed and restarted":
         run.store.restart()
     elif kind == "second trainer under the same name":
-        newer = Group(
-            run.config, group.world, Fault("kill all", 0, step + 2 * EVERY), run.folder, number + 500
-        )
+        fault = Fault("kill all", 0, step + 2 * EVERY)
+        # The older one is cut off until the newer one owns the run. Otherwise it could finish before that.
+        group.signal(signal.SIGSTOP)
+        newer = Group(run.config, group.world, fault, run.folder, number + 500, ["--run.take_over=true"])
+        deadline = time.monotonic() + 120
+        while newer.resumed() is None and not newer.poll() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        group.signal(signal.SIGCONT)
         older = group.wait()
         examine_rows(run, older)
-        run.check(not older.finished or older.committed[-1:] == [STEPS], "the older trainer finished")
-        run.check("has been replaced by attempt" in older.output, f"not fenced: {older.output[-300:]}")
+        fenced = "has been replaced by attempt" in older.output
+        run.check(fenced or older.committed[-1:] == [STEPS], f"not fenced: {older.output[-300:]}")
         group.adopt(newer)
         return
     until(group, step + EVERY + 2)
@@ -121,7 +128,7 @@ def beside(run: Run, group: Group, kind: str, step: int, number: int) -> None:
 
 
 def until(group: Group, step: int) -> None:
-    """Returns when the group has begun ``step`` or has ended."""
+    """Returns when the group has started ``step`` or has ended."""
     deadline = time.monotonic() + 120
     while group.steps_done() < min(step, STEPS - 1) and not group.poll() and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -129,7 +136,7 @@ def until(group: Group, step: int) -> None:
 
 def damage(run: Run, kind: str) -> bool:
     """Damages the newest good checkpoint, unless it is the only one; whether it did."""
-    committed = [f for f in scan(run.uri) if f.committed and f.uri not in run.broken]
+    committed = [f for f in list_folders(run.uri) if f.committed and f.uri not in run.broken]
     if len(committed) < 2:
         return False
     tensors = sorted(name for name in committed[0].files if not name.endswith(".json"))

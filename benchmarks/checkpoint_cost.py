@@ -1,4 +1,4 @@
-"""What a checkpoint costs: how long training stands still, and how long the background writes.
+"""The cost of a checkpoint: how long training pauses, and how long the background thread writes.
 
     PYTHONPATH=. python benchmarks/checkpoint_cost.py --size large --to /fast/disk/run --saves 3
 
@@ -17,14 +17,17 @@ import time
 import torch
 
 from benchmarks.peak_memory import peak_resident_bytes
-from trainer.checkpoint import CheckpointStore, latest_verified
-from trainer.model import BertPretraining
-from trainer.model_config import ModelConfig
+from tests.trainer.states import run_state
+from trainer.checkpoint.files import TrainingState
+from trainer.checkpoint.reading import latest_verified
+from trainer.checkpoint.store import CheckpointStore
+from trainer.model.config import ModelConfig
+from trainer.model.pretraining import BertPretraining
 
 INTERVAL_SECONDS = 600.0
 
 
-def state_of(size: str, device: torch.device) -> dict[str, dict[str, object]]:
+def state_of(size: str, device: torch.device) -> TrainingState:
     """Model and optimizer state with the true shapes."""
     with torch.device("meta"):
         model = BertPretraining(ModelConfig.model_validate({"size": size, "vocab_size": 119547}))
@@ -38,7 +41,7 @@ def state_of(size: str, device: torch.device) -> dict[str, dict[str, object]]:
         for number, name in enumerate(first)
     }
     groups = [{"lr": 1e-4, "params": list(moments)}]
-    return {"model": dict(copy()), "optimizer": {"state": moments, "param_groups": groups}, "trainer": {}}
+    return TrainingState(dict(copy()), {"state": moments, "param_groups": groups}, run_state(0))
 
 
 class Training:
@@ -89,10 +92,10 @@ def main() -> None:
 def measure(size: str, run: str, saves: int, device: torch.device) -> None:
     """Prints one line for each save and the sum of it."""
     state = state_of(size, device)
-    parameters = sum(tensor.numel() for tensor in state["model"].values())  # type: ignore[attr-defined]
+    parameters = sum(tensor.numel() for tensor in state.model.values())
     print(f"{size}: {parameters / 1e6:.1f} M parameters on {device}, {torch.get_num_threads()} CPU threads")
     store = CheckpointStore(run, keep=1)
-    store.claim()
+    store.acquire_lease()
     stalls = []
     with Training(device) as training:
         quiet = training.rate(3.0)

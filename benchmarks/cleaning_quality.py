@@ -24,9 +24,9 @@ from typing import Any
 import mwparserfromhell
 
 from benchmarks.real_pages import RealPage, real_pages
-from pipeline.sentences import split_sentences
-from pipeline.tallies import add_fields
+from pipeline.text.sentences import split_sentences
 from pipeline.wikitext.plain_text import WikitextOptions, plain_text
+from schemas.tallies import add_fields
 
 LEFTOVERS = {
     "{{ or }}": re.compile(r"\{\{|\}\}"),
@@ -281,7 +281,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--out", type=Path)
     parser.add_argument("--published", type=Path, nargs="*", default=[])
     parser.add_argument("--no-compare", action="store_true", help="leave the slow comparison out")
-    parser.add_argument("--examples", type=int, default=0, help="print so many sentences with leftovers")
+    parser.add_argument("--examples", type=int, default=0, help="print this many sentences with leftovers")
     parser.add_argument("--lost", action="store_true", help="print the lost words of every page")
     parser.add_argument("--worst", type=int, default=50)
     return parser.parse_args()

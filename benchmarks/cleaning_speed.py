@@ -17,8 +17,8 @@ import mwparserfromhell
 import sentencex
 
 from benchmarks.real_pages import RealPage, pages_of_file, real_pages
-from pipeline.normalize import normalize_text
-from pipeline.sentences import split_sentences
+from pipeline.text.normalize import normalize_text
+from pipeline.text.sentences import split_sentences
 from pipeline.wikitext.plain_text import plain_text
 
 MARKUP, PEER = "markup: plain_text", "markup: mwparserfromhell parse + strip_code"

@@ -4,7 +4,7 @@
 
 Every file is a source by itself, so that dumps of two wikis of one language may be read together. Every
 stage runs as in a build, exact and near dedup among them, with Ray Data replaced by a loop; what counts is
-processor time. A build of a small dump goes before, so that imports and first calls are not counted.
+processor time. A build of a small dump runs first, so that imports and first calls are not counted.
 
 Beside it, on the text that came out and in the same run, `tokenizers` encode_batch on one thread: the
 yardstick that says how fast this machine is beside the one where wikiextractor and LDDL were measured. The
@@ -26,7 +26,7 @@ from tokenizers import BertWordPieceTokenizer
 
 from benchmarks.measure_rates import cpu, measure, without_ray_data
 from cluster import storage
-from cluster.config_file import validate
+from cluster.jobs.config_file import validate
 from pipeline.config import BuildConfig
 
 # On one core of one machine, in MB/s: wikiextractor of wikitext, LDDL of text, encode_batch of text.

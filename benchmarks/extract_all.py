@@ -20,16 +20,17 @@ import pyarrow as pa
 
 from benchmarks.peak_memory import peak_resident_bytes
 from pipeline.config import BuildConfig, Extraction, Source
-from pipeline.extract import Cleaner, extract_unit
-from pipeline.funnel import Funnel
-from pipeline.plan import plan_units
-from pipeline.site import SiteInfo
+from pipeline.documents.cleaning import Cleaner
+from pipeline.documents.extraction import extract_unit
+from pipeline.documents.funnel import Funnel
 from pipeline.sources.chunks import read_chunks
 from pipeline.sources.documents import RawDocument
+from pipeline.sources.plan import plan_units
 from pipeline.sources.reader import read_unit
-from pipeline.tallies import add_fields
-from pipeline.units import Unit
+from pipeline.sources.units import Unit
+from pipeline.wikitext.site import SiteInfo
 from schemas.errors import BertmillError
+from schemas.tallies import add_fields
 
 
 @dataclass
@@ -91,10 +92,10 @@ def measure(unit: Unit, config: BuildConfig, rounds: int) -> Wiki:
             wiki.rows += batch.num_rows
             wiki.text_bytes += sum(batch["text_bytes"].to_pylist())
         wiki.seconds = min(best.seconds, time.process_time() - start)
-        wiki.raw_bytes = sum(counts.extra["raw_bytes"] for counts in wiki.funnel.languages.values())
+        wiki.raw_bytes = sum(counts.text_counts["raw_bytes"] for counts in wiki.funnel.languages.values())
         if unit.compression == "bz2":
             start = time.process_time()
-            chunks = read_chunks(unit.uri, unit.compression, unit.start, unit.end)
+            chunks = read_chunks(unit.uri, unit.compression, unit.start, unit.end, unit.size)
             wiki.unpacked_bytes = sum(len(chunk.data) for chunk in chunks)
             wiki.unpacking = min(best.unpacking, time.process_time() - start)
         best = wiki
@@ -104,7 +105,7 @@ def measure(unit: Unit, config: BuildConfig, rounds: int) -> Wiki:
 def clean_seconds(unit: Unit, config: BuildConfig) -> Iterator[tuple[float, str]]:
     """Processor time of cleaning and title of every page."""
     cleaner = Cleaner(SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces)), config)
-    for page in read_unit(unit, config.extraction.max_page_chars):
+    for page in read_unit(unit, config.extraction):
         if isinstance(page, RawDocument):
             start = time.process_time()
             cleaner.clean(page)

@@ -4,7 +4,7 @@
 # text DATA   files by source, and the evaluation sets, from a folder with pretrain/ and eval/
 # corpus      shards from the text
 # try         short runs, one to a card, that differ in learning rate and batch (TRIES)
-# pretrain    the run itself; LIMIT seconds at most, then it saves, and the same line goes on. Further
+# pretrain    the run itself; LIMIT seconds at most; then it saves, and the same command resumes. Further
 #             arguments are overrides of the recipe.
 # random      the same model as it is drawn
 # tasks       fine-tuning of both, SEEDS of each task, spread over the cards
@@ -24,7 +24,7 @@ text() {
     cp "$1"/eval/sib200/eng_Latn/* eval/sib200/
 }
 
-# NAME CARD ROWS STEPS RATE: a run of its own on one card
+# NAME CARD ROWS STEPS RATE: a separate run on one GPU
 short_run() {
     CUDA_VISIBLE_DEVICES=$2 python3 "$repo/trainer/pretrain.py" --launcher local --config "$recipe" \
         --run.name="$1" --workers.use_gpu="$gpu" --workers.num_workers=1 --evaluation.every_steps="$4" \

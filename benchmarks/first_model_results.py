@@ -1,4 +1,4 @@
-"""What docs/first-model.md shows of the first model: its curves and its scores.
+"""What benchmarks/notes/first_model.md shows of the first model: its curves and its scores.
 
 python -m benchmarks.first_model_results tasks results
 python -m benchmarks.first_model_results run runs/first-model --to first_model.json --chart first-model.svg
@@ -13,10 +13,12 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from bertmill.charts import Line, line_chart
-from trainer.history import Record, read_history
+from pipeline.report.line_chart import Line, line_chart
+from trainer.monitoring.history import read_history
 
-_HELD_OUT = ("loss", "accuracy", "perplexity", "pair_accuracy", "sequences", "masked_tokens")
+Record = dict[str, Any]
+
+_HELD_OUT = ("mlm_loss", "mlm_accuracy", "perplexity", "nsp_accuracy", "sequences", "masked_tokens")
 _BARE_VALUE = re.compile(r"=([^\s\"'<>=]+)(?=[\s>])")
 _STYLE = "font:12px sans-serif;background:#fff"
 _STARTED = ("time", "attempt", "world_size", "step", "kernel", "parameters")
@@ -54,22 +56,26 @@ def run_summary(run: str, every: int) -> dict[str, Any]:
     history = read_history(run)
     events: dict[str, list[Record]] = defaultdict(list)
     for event in history.events:
-        events[event["event"]].append(event)
+        events[event.event].append(event.to_json())
     rates: dict[int, list[Record]] = defaultdict(list)
     for record in history.figures:
-        rates[record["max_seq_length"]].append(record)
+        rates[record.max_seq_length].append(record.to_json())
     return {
         "config": events["started"][0]["config"],
         "started": [{name: one[name] for name in _STARTED} for one in events["started"]],
         "ready": events["ready"],
         "skipped": [one["step"] for one in events["skipped"]],
-        "training": [_point(one) for one in history.figures if one["step"] % every == 0],
+        "training": [_point(one.to_json()) for one in history.figures if one.step % every == 0],
         "held_out": [
             {
-                "step": one["step"],
+                "step": one.step,
                 **{
-                    group: {name: round(figures[name], 4) for name in _HELD_OUT if name in figures}
-                    for group, figures in one["held_out"].items()
+                    group: {
+                        name: round(value, 4)
+                        for name, value in figures.model_dump(exclude_none=True).items()
+                        if name in _HELD_OUT
+                    }
+                    for group, figures in one.held_out.items()
                 },
             }
             for one in history.held_out
@@ -79,7 +85,7 @@ def run_summary(run: str, every: int) -> dict[str, Any]:
 
 
 def _point(record: Record) -> dict[str, float]:
-    names = ("loss", "token_loss", "token_accuracy", "pair_accuracy", "learning_rate", "gradient_norm")
+    names = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "lr", "grad_norm")
     return {"step": record["step"], **{name: float(f"{record[name]:.5g}") for name in names}}
 
 
@@ -97,9 +103,9 @@ def _rates(records: list[Record]) -> dict[str, float]:
 
 def chart(summary: dict[str, Any]) -> str:
     """The loss of masked tokens while training, and held out, against the steps: an SVG."""
-    training = [(one["step"], one["token_loss"]) for one in summary["training"]]
+    training = [(one["step"], one["mlm_loss"]) for one in summary["training"]]
     held_out = [
-        Line(f"held out, {group}", [(one["step"], one[group]["loss"]) for one in summary["held_out"]])
+        Line(f"held out, {group}", [(one["step"], one[group]["mlm_loss"]) for one in summary["held_out"]])
         for group in summary["held_out"][-1]
         if group not in ("step", "all")
     ]

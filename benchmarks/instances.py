@@ -32,9 +32,9 @@ from tokenizers import BertWordPieceTokenizer
 from benchmarks.texts import records
 from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings, make_instances
-from pipeline.normalize import normalize_text
-from pipeline.sentences import split_sentences
-from pipeline.shards import encode_shard
+from pipeline.instances.shards import encode_shard
+from pipeline.text.normalize import normalize_text
+from pipeline.text.sentences import split_sentences
 from pipeline.wordpiece.tokenization import WordPieceTokenizer
 from pipeline.wordpiece.training import train_wordpiece
 from pipeline.wordpiece.vocabulary import Vocabulary, load_vocabulary
@@ -113,7 +113,7 @@ def rates(arguments: argparse.Namespace) -> dict[str, Any]:
         for length in LENGTHS:
             for objective in ("nsp", "none") if unit == "whole_word" else ("nsp",):
                 row = one_rate(bucket, vocabulary, unit, length, objective)
-                figures = {
+                figures: dict[str, Any] = {
                     "unit": unit,
                     "length": length,
                     "objective": objective,
@@ -209,7 +209,7 @@ def one_rate(
     )
     making, made = cpu_seconds(lambda: make_instances(bucket, settings, 1, 0))
     writing, data = cpu_seconds(lambda: encode_shard(made.table))
-    tokens = sum(counts.row_tokens for counts in made.counts.values())
+    tokens = sum(counts.sequence_tokens for counts in made.counts.values())
     return {
         "making": making,
         "writing": writing,

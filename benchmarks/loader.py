@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 
-from schemas.manifest import dump_manifest
 from schemas.shards import ROW_GROUP_ROWS, SHARD
-from tests.trainer.synthetic import manifest, set_entry, shard_entry, vocabulary
+from tests.manifests import sealed, set_entry
+from tests.trainer.synthetic import manifest, shard_entry, vocabulary
 from trainer.config import TrainConfig
-from trainer.prepare import open_data
-from trainer.ranks import Ranks
+from trainer.distributed.ranks import Ranks
+from trainer.run.setup import open_data
 
 VOCABULARY = 30_522
 GROUPS = 40
@@ -72,7 +72,7 @@ def write_manifest(folder: Path, name: str, shards_of_length: dict[int, list[dic
     (folder / "tokenizer" / "vocab.txt").write_bytes(vocabulary(VOCABULARY))
     sets = [set_entry(f"len{length}", length, 0, shards) for length, shards in shards_of_length.items()]
     path = folder / name
-    path.write_bytes(dump_manifest(manifest(sets, VOCABULARY, "nsp")))
+    path.write_bytes(sealed(manifest(sets, VOCABULARY, "nsp")))
     return path
 
 

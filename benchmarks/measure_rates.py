@@ -3,88 +3,67 @@
     python benchmarks/measure_rates.py 'FOLDER/*.xml.bz2' [--unit-bytes N] [--passes N] [--write]
 
 The stages run as they are, with Ray Data replaced by a loop, so that what is timed is the work of one core
-(process time: it hardly depends on what else the machine does). --write puts them into bertmill/rates.json.
+(process time: it hardly depends on what else the machine does). --write puts them into
+bertmill/planning/rates.json.
 """
 
 import argparse
 import json
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import ray
 
 from benchmarks.peak_memory import peak_resident_bytes
 from cluster import storage
-from cluster.config_file import validate
-from pipeline import (
-    committed_shuffle,
-    stage_dedup,
-    stage_extract,
-    stage_instances,
-    stage_near,
-    stage_split,
-    stage_vocabulary,
-)
+from cluster.jobs.config_file import validate
 from pipeline.config import BuildConfig
-from pipeline.plan import plan_units
-from pipeline.ray_stage import BUCKET, Row
-from pipeline.stage_stubs import run_stubs
+from pipeline.engine import shuffle
+from pipeline.engine.partitions import Partition, plan_partitions
+from pipeline.sources.plan import plan_units
+from pipeline.stages import dedup as stage_dedup
+from pipeline.stages import extract as stage_extract
+from pipeline.stages import instances as stage_instances
+from pipeline.stages import split as stage_split
+from pipeline.stages import vocabulary as stage_vocabulary
+from pipeline.stages.bot_stubs import run_stubs
+from pipeline.stages.near import run_near
 from pipeline.wordpiece.character_table import character_table
 from pipeline.wordpiece.vocabulary import accents_of
+from schemas.arrays import I64
 
-RATES = Path(__file__).resolve().parents[1] / "bertmill" / "rates.json"
+RATES = Path(__file__).resolve().parents[1] / "bertmill" / "planning" / "rates.json"
 # Pages of one pattern that stay in the round of bot stubs; few builds have it, it is timed beside the rest.
 STUBS_KEPT = 1000
 
 
-def map_in_process(items: list[Row], work: Callable[[Row], Row]) -> Iterator[Row]:
+def map_in_process(items: Sequence[Any], work: Callable[[Any], Any], _size: Any = None) -> Iterator[Any]:
     """``work`` on one item after the other."""
     yield from map(work, items)
 
 
-def shuffle_in_process(
-    items: list[Row],
-    emit: Callable[[Row], Iterator[pa.Table]],
-    reduce: Callable[[int, pa.Table], Row],
-    _buckets: int,
-    _schema: pa.Schema,
-) -> Iterator[Row]:
-    """All that is emitted, grouped by bucket."""
-    tables = [table for item in items for table in emit(item) if table.num_rows]
-    if not tables:
-        return
-    table = pa.concat_tables(tables).combine_chunks()
-    for bucket in sorted(pc.unique(table[BUCKET]).to_pylist()):
-        yield reduce(bucket, table.filter(pc.equal(table[BUCKET], bucket)))
+moved_bytes: dict[str, int] = {}
+"""Stored bytes that the last shuffle moved."""
+
+
+def recorded_partitions(sizes: I64, pending: I64) -> list[Partition]:
+    """`plan_partitions`, which adds up what is moved."""
+    partitions = plan_partitions(sizes, pending)
+    moved_bytes["last"] = sum(partition.bytes for partition in partitions)
+    return partitions
 
 
 def without_ray_data() -> None:
-    """Lets the stages use the loops above."""
-    for stage in (stage_extract, stage_split):
-        stage.map_units = map_in_process  # type: ignore[attr-defined]
-    for stage in (stage_vocabulary, stage_instances, committed_shuffle):
-        stage.shuffle_units = shuffle_in_process  # type: ignore[attr-defined]
+    """Lets the stages use the loop above."""
+    for module in (stage_extract, stage_split, shuffle):
+        module.map_items = map_in_process  # type: ignore[attr-defined]
+    shuffle.plan_partitions = recorded_partitions  # type: ignore[attr-defined]
     stage_vocabulary.ray = _Immediately()  # type: ignore[attr-defined]
-    stage_near.ray = _InPlace()  # type: ignore[attr-defined]
-
-
-class _InPlace:
-    """Stands for ``ray`` where a stage runs one function as one task."""
-
-    put, get = staticmethod(lambda value: value), staticmethod(lambda value: value)
-
-    @staticmethod
-    def remote(function: Callable[..., Any]) -> Any:
-        """``ray.remote(function).remote(...)`` that runs at once."""
-        return SimpleNamespace(remote=function)
 
 
 class _Immediately:
@@ -130,20 +109,22 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         return result
 
     extracted = timed("extract", lambda: stage_extract.run_extract(config, work, units))
-    losers = timed("dedup", lambda: stage_dedup.run_dedup(config, work, extracted))
-    timed("stubs", lambda: run_stubs(work, ["rates"], extracted.parts, losers.losers, STUBS_KEPT))
-    split = timed("dedup", lambda: stage_split.run_split(config, work, extracted, losers))
-    vocabulary = timed("vocabulary", lambda: stage_vocabulary.run_vocabulary(config, work, extracted, losers))
-    made = timed(
-        "instances", lambda: stage_instances.run_instances(config, work, extracted, losers, split, vocabulary)
+    dedup = timed("dedup", lambda: stage_dedup.run_dedup(config, work, extracted))
+    timed("stubs", lambda: run_stubs(work, ["rates"], extracted.parts, dedup.removals, STUBS_KEPT))
+    timed("near", lambda: run_near(work, ["rates"], extracted.parts, dedup.removals, config.dedup.jaccard))
+    split = timed("dedup", lambda: stage_split.run_split(config, work, extracted, dedup))
+    vocabulary = timed("vocabulary", lambda: stage_vocabulary.run_vocabulary(config, work, extracted, dedup))
+    instances = timed(
+        "instances", lambda: stage_instances.run_instances(config, work, extracted, dedup, split, vocabulary)
     )
+    shards = [shard for entry in instances.sets for shard in entry.shards]
     # One task, whatever the number of cores: it grows with the vocabulary, not with the corpus.
     seconds["vocabulary"] -= _Immediately.training_seconds
     text = sum(part.text_bytes for part in extracted.parts)
-    tokens = sum(shard["tokens"] for one in made.sets for shard in one["shards"])
+    tokens = sum(shard.tokens for shard in shards)
     copies = len(config.instances.lengths) * config.instances.passes
     sizes = {
-        "shards": sum(shard["bytes"] for one in made.sets for shard in one["shards"]),
+        "shards": sum(shard.bytes for shard in shards),
         "documents": sum(storage.size(part.uri) for part in extracted.parts),
     }
     return {
@@ -151,13 +132,14 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         "vocabulary_training_seconds": _Immediately.training_seconds,
         "units": len(units),
         "compressed_mb": sum(unit.end - unit.start for unit in units) / 1e6,
-        "wikitext_mb": sum(one.extra["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
+        "wikitext_mb": sum(one.text_counts["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
         "documents": sum(part.rows for part in extracted.parts),
         "text_mb": text / 1e6,
         "made_tokens": tokens,
         "tokens_per_text_byte": tokens / copies / text,
         "documents_mb_per_text_mb": sizes["documents"] / text,
         "shard_bytes_per_token": sizes["shards"] / tokens,
+        "moved_bytes_per_token": moved_bytes["last"] / (tokens / len(config.instances.lengths)),
         "peak_gb": peak_resident_bytes() / 1e9,
     }
 
@@ -171,9 +153,9 @@ def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
     rates["build"]["measured"] = what
     corpus = rates["corpus"]
     corpus["measured"] = f"ratios of the same run: {found['compressed_mb']:.1f} MB compressed"
-    corpus["documents_per_compressed_mb"] = float(f"{found['documents'] / found['compressed_mb']:.3g}")
     corpus["text_mb_per_compressed_mb"] = float(f"{found['text_mb'] / found['compressed_mb']:.3g}")
-    for name in ("tokens_per_text_byte", "documents_mb_per_text_mb", "shard_bytes_per_token"):
+    names = ("tokens_per_text_byte", "documents_mb_per_text_mb", "shard_bytes_per_token")
+    for name in (*names, "moved_bytes_per_token"):
         corpus[name] = float(f"{found[name]:.3g}")
 
 

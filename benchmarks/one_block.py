@@ -4,9 +4,9 @@
 
 A string column of Arrow holds 2 GiB and a list column 2^31 values: a block that outgrows them fails, or
 worse, does not. Documents are drawn from the sentences of the bundled books, so that all differ, into one
-file. It is read as one unit and once more in units of 64 MiB; the shards must be the same bytes, and
+file. It is read as one unit and again in units of 64 MiB; the shards must be the same bytes, and
 `bertmill verify` must find nothing. Memory is that of the largest process, seen four times a second: seven
-bytes for each byte of text in a bucket, and buckets of 64 MiB are what a build has if it is not told.
+bytes for each byte of text in a bucket, and buckets are 64 MiB by default.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def config(text: Path, output: Path, unit_bytes: int, bucket_bytes: int) -> dict
 
 
 def largest_process(root: psutil.Process, stop: threading.Event) -> int:
-    """The most bytes of its own that any process below ``root`` has held until ``stop``.
+    """The peak of private bytes of any process below ``root`` until ``stop``.
 
     What a process maps of the object store is counted for everyone who maps it, so it is left out.
     """

@@ -7,7 +7,7 @@ def peak_resident_bytes() -> int:
     """The highest resident size of this program since it was started, in bytes (Linux: `VmHWM`).
 
     Not `getrusage`'s `ru_maxrss`: Linux counts there what the process was before `exec` too, so a small
-    program started by a large one is told the size of its parent.
+    program started by a large one inherits the figure of its parent.
 
     Raises:
         OSError: the system has no `/proc`.

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pipeline.languages import WIKI_CODES, is_redirect
-from pipeline.site import FILE, SiteInfo
+from pipeline.text.languages import WIKI_CODES, is_redirect
+from pipeline.wikitext.site import FILE, SiteInfo
 
 _FILE_WIKI = re.compile(r"^([a-z]{2,}(?:[_-][a-z]+)*?)wiki(?:-|$)")
 _OTHER_MODELS = (

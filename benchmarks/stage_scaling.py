@@ -6,11 +6,11 @@ Every process of a build is bound to as many cores, the driver and Ray's own amo
         --text FOLDER/english.jsonl.zst --megabytes 150 --write
 
 --dumps are read by a build that is ended after extract, --copies times each under other names: there is no
-real dump of the size that could be had, and copies are as much work. --text holds documents (`text`, `lang`),
+available real dump of that size, and copies are as much work. --text holds documents (`text`, `lang`),
 all of them different, which a whole build reads in --files pieces, with exact and near dedup: there copies
 would not do. Without the two, the sources of the config are read, --copies times, then without exact dedup.
---write keeps seconds and ratios in bertmill/rates.json, from where benchmarks/write_scaling.py puts them into
-docs/scaling.md.
+--write keeps seconds and ratios in bertmill/planning/rates.json, from where benchmarks/write_scaling.py
+puts them into docs/project/scaling.md.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from pathlib import Path
 
 from benchmarks.texts import records
 from cluster import storage
-from cluster.config_file import load_config
+from cluster.jobs.config_file import load_config
 from pipeline.config import BuildConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-RATES = ROOT / "bertmill" / "rates.json"
+RATES = ROOT / "bertmill" / "planning" / "rates.json"
 _BEGINS = re.compile(r" ([\w-]+): \d+ units to do")
 _ENDS = re.compile(r" ([\w-]+): .*, took ")
 
@@ -125,8 +125,8 @@ def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
     return {name + work.suffix: seconds for name, seconds in found.items()}
 
 
-def _told(arguments: argparse.Namespace) -> str:
-    """The arguments as they stand in the document, files by name."""
+def _shown(arguments: argparse.Namespace) -> str:
+    """The arguments as the document shows them, files by name."""
     words = [arguments.config]
     if arguments.dumps:
         words.append(f"--dumps {arguments.dumps.rpartition('/')[2]}")
@@ -170,7 +170,7 @@ def main() -> None:
     if arguments.write:
         rates, day = json.loads(RATES.read_text()), datetime.now(UTC).date().isoformat()
         rates["build"]["two_core_speedup"] = {
-            "measured": f"`stage_scaling.py {_told(arguments)}`, {day}",
+            "measured": f"`stage_scaling.py {_shown(arguments)}`, {day}",
             "seconds": {name: [round(one[name], 1), round(two[name], 1)] for name in speedup},
             "ratios": speedup,
         }

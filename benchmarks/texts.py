@@ -14,10 +14,14 @@ SENTENCE_END = re.compile(r"(?<=[.!?।。！？။።])\s+|\n+")
 PARTS = ("text", "books", "pretrain")
 
 
-def texts(folder: Path, parts: tuple[str, ...] = PARTS) -> Iterator[tuple[str, str]]:
-    """(language, text) of every document, in a fixed order."""
+def texts(
+    folder: Path, parts: tuple[str, ...] = PARTS, left_out: str | None = None
+) -> Iterator[tuple[str, str]]:
+    """(language, text) of every document, in a fixed order, but of files with ``left_out`` in their name."""
     for part in parts:
         for path in sorted((folder / part).rglob("*")):
+            if left_out is not None and left_out in path.name:
+                continue
             if path.suffix == ".zip":
                 yield from _zipped(path)
             elif ".jsonl" in path.name:

@@ -115,7 +115,7 @@ def compare(lang: str, sentences: list[str], vocabulary: Vocabulary, theirs: Any
         batch = sentences[first : first + BATCH]
         expected += [e.ids for e in theirs.encode_batch(batch, add_special_tokens=False)]
     slow = time.process_time() - begin
-    colds, warms = [], []
+    colds, warms = list[float](), list[float]()
     for _ in range(REPEATS):
         tokenizer = WordPieceTokenizer(vocabulary)
         for times in (colds, warms):

@@ -3,9 +3,9 @@
     python benchmarks/train_throughput.py --out benchmarks/results/train_throughput.jsonl
 
 A case is a size, a length, a vocabulary and how long its rows are; a variant is who trains and how. Every
-run is a process of its own with a time limit, so one that fails costs the others nothing. Ours is the
-trainer itself (trainer/loop.py) reading shards; transformers gets the same rows, padded, from memory.
-MFU = operations of the model's matrix products for the real tokens (trainer/flops.py: forward and
+run is a separate process with a time limit, so a failure does not affect the others. Ours is the
+trainer itself (trainer/run/loop.py) reading shards; transformers gets the same rows, padded, from memory.
+MFU = operations of the model's matrix products for the real tokens (trainer/monitoring/flops.py: forward and
 backward, the head at masked positions only, for all variants alike) / seconds / the card's dense bf16 peak.
 """
 
@@ -19,22 +19,24 @@ import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from torch import Tensor
 
-from schemas.manifest import dump_manifest
-from schemas.shards import SHARD
-from tests.trainer.synthetic import FIRST_WORD, LANGUAGES, manifest, set_entry, shard_entry, vocabulary
+from benchmarks.random_rows import length_range, write_rows
 from trainer.config import TrainConfig
-from trainer.flops import peak_flops, training_flops
-from trainer.hooks import Hooks
-from trainer.loop import train
-from trainer.model_config import ModelConfig
-from trainer.ranks import alone, join_torchrun, pick_device
+from trainer.distributed.ranks import join_torchrun, pick_device, single_rank
+from trainer.model.config import ModelConfig
+from trainer.monitoring.flops import peak_flops, training_flops
+from trainer.monitoring.records import LogRecord, Started, StepRecord
+from trainer.run.hooks import Hooks
+from trainer.run.loop import train
+
+if TYPE_CHECKING:
+    from transformers import BertConfig
 
 # size, length, vocabulary, kind of rows, tokens of a micro-batch, micro-batches of a step,
 # rows of a batch of transformers (what its logits at every position leave room for).
@@ -47,6 +49,10 @@ CASES: dict[str, tuple[str, int, int, str, int, int, int]] = {
     "base-512-119k": ("base", 512, 119552, "full", 131072, 2, 64),
     "large-128": ("large", 128, 30528, "full", 65536, 4, 256),
     "large-512": ("large", 512, 30528, "full", 65536, 4, 64),
+    # The shape of MLPerf's BERT: 254 tokens a sequence on average.
+    "large-512-drawn": ("large", 512, 30528, "mean-254", 65536, 4, 64),
+    "base-1024": ("base", 1024, 30528, "full", 131072, 2, 64),
+    "base-1024-drawn": ("base", 1024, 30528, "drawn", 131072, 2, 64),
     "tiny-128": ("tiny", 128, 1024, "full", 2048, 2, 16),
 }
 # Fields of the config, by variant. Dropout is 0.1 in hidden states and 0 in attention where not said.
@@ -61,51 +67,16 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "compile_mode": "max-autotune-no-cudagraphs",
         "model": {"hidden_dropout": 0.0, "activation": "gelu_tanh"},
     },
+    "modern": {"model": {"style": "modern", "max_positions": 1024}},
+    "modern-plain": {"kernels": "plain", "model": {"style": "modern", "max_positions": 1024}},
+    "albert": {"model": {"style": "albert", "pair_objective": "nsp"}},
+    "albert-plain": {"kernels": "plain", "model": {"style": "albert", "pair_objective": "nsp"}},
+    "ours-recompute": {"recompute_layers": 99, "model": {"activation": "gelu_tanh"}},
+    "plain-uncompiled": {"kernels": "plain", "compile": False, "model": {"hidden_dropout": 0.0}},
     "ours-uncompiled": {"compile": False, "model": {"activation": "gelu_tanh", "hidden_dropout": 0.0}},
     "transformers": {},
     "transformers-compiled": {},
 }
-ROWS = {128: 16384, 512: 8192}
-
-
-def lengths_of(kind: str, length: int, rows: int, random: np.random.Generator) -> np.ndarray:
-    """Full rows, or lengths drawn evenly so that padded rows would be filled to 63 % (128) and 50 % (512)."""
-    if kind == "full":
-        return np.full(rows, length)
-    return random.integers(length // 4 if length == 128 else 12, length + 1, rows)
-
-
-def write_rows(folder: Path, length: int, vocab: int, kind: str) -> Path:
-    """A corpus of random ids with 15 % masked, in the real format; the path of its manifest."""
-    path = folder / f"{length}-{vocab}-{kind}" / "manifest.json"
-    if path.exists():
-        return path
-    random = np.random.default_rng(length)
-    sizes = lengths_of(kind, length, ROWS.get(length, 4096), random)
-    inputs, places, targets = [], [], []
-    for size in sizes.tolist():
-        ids = random.integers(FIRST_WORD, vocab, size)
-        chosen = np.sort(random.permutation(np.arange(1, size - 1))[: max(1, round(0.15 * (size - 3)))])
-        targets.append(ids[chosen].astype(np.int32))
-        ids[chosen], ids[0], ids[[size // 2, size - 1]] = 4, 2, 3
-        inputs.append(ids.astype(np.int32))
-        places.append(chosen.astype(np.int32))
-    columns = {
-        "input_ids": inputs, "segment_a_length": (sizes // 2 + 1).astype(np.int32),
-        "masked_positions": places, "masked_ids": targets,
-        "next_sentence_label": random.integers(0, 2, len(sizes)).astype(np.int8),
-        "length": sizes.astype(np.int32), "lang": [LANGUAGES[i % 3] for i in range(len(sizes))],
-        "document_key": [f"random/en/1/{i}" for i in range(len(sizes))],
-    }  # fmt: skip
-    shard = path.parent / f"train-{length}" / "shard-00000.parquet"
-    shard.parent.mkdir(parents=True)
-    table = pa.table([pa.array(columns[field.name], field.type) for field in SHARD], schema=SHARD)
-    pq.write_table(table, shard, row_group_size=1024, compression="zstd", write_page_index=True)
-    entry = set_entry(f"train-{length}", length, 0, [shard_entry(shard, columns["lang"])])
-    (path.parent / "tokenizer").mkdir()
-    (path.parent / "tokenizer" / "vocab.txt").write_bytes(vocabulary(vocab))
-    path.write_bytes(dump_manifest(manifest([entry], vocab, "nsp")))
-    return path
 
 
 class _EnoughError(Exception):
@@ -124,13 +95,13 @@ class Watch:
         self.catcher = warnings.catch_warnings(record=True)
         self.caught: list[warnings.WarningMessage] | None = None
 
-    def __call__(self, record: dict[str, Any]) -> None:
+    def __call__(self, record: LogRecord) -> None:
         """Takes a record of the log. Raises _EnoughError after the last."""
-        if record.get("event") == "started":
-            self.kernel = record["kernel"]
-        if "step_seconds" not in record:
+        if isinstance(record, Started):
+            self.kernel = record.kernel.model_dump()
+        if not isinstance(record, StepRecord):
             return
-        self.records.append(record)
+        self.records.append(record.to_json())
         if len(self.records) == 1:
             self.first_line = time.monotonic() - self.started
         if self.profile and len(self.records) == self.warm:
@@ -155,7 +126,7 @@ def config_of(
     size, length, _, kind, tokens, micro_batches, _ = CASES[case]
     if arguments.tokens:
         tokens, micro_batches = arguments.tokens, micro_batches * tokens // arguments.tokens
-    mean = length if kind == "full" else (length // 4 + length) / 2 if length == 128 else (12 + length) / 2
+    mean = sum(length_range(kind, length)) / 2
     fields = VARIANTS[variant]
     return TrainConfig.model_validate(
         {
@@ -175,7 +146,7 @@ def config_of(
                 }
             ],
             "checkpoints": {"every_steps": None, "every_seconds": None},
-            "logging": {"every_steps": arguments.every, "tensorboard": False},
+            "logging": {"every_steps": arguments.every, "trackers": []},
             "workers": {"use_gpu": torch.cuda.is_available(), "num_workers": ranks},
             **{name: value for name, value in fields.items() if name != "model"},
             "model": {"size": size, **fields.get("model", {})},
@@ -185,15 +156,19 @@ def config_of(
 
 def ours(case: str, variant: str, corpus: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """Trains and measures: figures of the steps after the first ones."""
-    ranks = join_torchrun(600, True) if arguments.torchrun else alone(pick_device(torch.cuda.is_available()))
+    ranks = (
+        join_torchrun(600, True)
+        if arguments.torchrun
+        else single_rank(pick_device(torch.cuda.is_available()))
+    )
     several = ranks.world_size > 1
     watch = Watch(2, arguments.lines, profile=bool(arguments.profile), ends=not several)
-    hooks = Hooks(echo=watch)
+    hooks = Hooks(on_record=watch)
     if several:
         # All ranks must end together, so the run stops as it does for a signal, with a checkpoint.
-        hooks = Hooks(echo=watch, stop_wanted=_after(arguments.every * (2 + arguments.lines)))
+        hooks = Hooks(on_record=watch, stop_requested=_after(arguments.every * (2 + arguments.lines)))
     with tempfile.TemporaryDirectory() as folder, suppress(_EnoughError):
-        storage = ranks.from_first(folder)
+        storage = ranks.broadcast_from_rank0(folder)
         config = config_of(case, variant, corpus, Path(storage), arguments, ranks.world_size)
         train(config, ranks, hooks)
         ranks.barrier()
@@ -221,7 +196,7 @@ def ours(case: str, variant: str, corpus: Path, arguments: argparse.Namespace) -
 
 
 def _after(steps: int) -> Any:
-    """A stop_wanted that is true from the ``steps``-th question on."""
+    """A stop_requested that is true from the ``steps``-th question on."""
     asked = iter(range(1, 1 << 62))
     return lambda: next(asked) >= steps
 
@@ -229,7 +204,7 @@ def _after(steps: int) -> Any:
 def show_profile(watch: Watch, path: str) -> None:
     """Writes the kernels by their time, and every place that waited for the device."""
     found = watch.profiler.key_averages()
-    rows = [row for row in found if row.device_type == torch.autograd.DeviceType.CUDA]
+    rows = [row for row in found if row.device_type.name == "CUDA"]
     rows.sort(key=lambda row: -row.self_device_time_total)
     total = sum(row.self_device_time_total for row in rows)
     lines = [f"total {total / 1e3:.2f} ms"]
@@ -241,19 +216,25 @@ def show_profile(watch: Watch, path: str) -> None:
     Path(path).write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def _bert_config(shape: ModelConfig) -> "BertConfig":
+    """The config in transformers of a model of this shape."""
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=shape.vocab_size, hidden_size=shape.hidden_size, num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads, intermediate_size=shape.intermediate_size,
+        attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
+
+
 def transformers(case: str, variant: str, corpus: Path, arguments: argparse.Namespace) -> dict[str, Any]:
     """BertForPreTraining on the same rows padded, with the same number of rows to an update."""
-    from transformers import BertConfig, BertForPreTraining
+    from transformers import BertForPreTraining
 
     size, length, vocab, _, tokens, micro_batches, batch_rows = CASES[case]
     shape = ModelConfig(size=size, vocab_size=vocab)  # type: ignore[arg-type]
     device = pick_device(torch.cuda.is_available())
-    settings = BertConfig(
-        vocab_size=vocab, hidden_size=shape.hidden_size, num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads, intermediate_size=shape.intermediate_size,
-        attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
-    model = BertForPreTraining(settings).to(device)
+    model = BertForPreTraining(_bert_config(shape)).to(device)
     if variant.endswith("compiled"):
         model.compile()
     fused = device.type == "cuda"
@@ -274,7 +255,8 @@ def transformers(case: str, variant: str, corpus: Path, arguments: argparse.Name
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss.detach()
+        detached: Tensor = loss.detach()
+        return detached
 
     begun = time.monotonic()
     float(step(0))
@@ -344,7 +326,7 @@ def measure(case: str, variant: str, arguments: argparse.Namespace) -> dict[str,
 
 
 def run_apart(case: str, variant: str, arguments: argparse.Namespace) -> bool:
-    """Measures in a process of its own, which may fail or take too long; whether it ended well."""
+    """Measures in a separate process, which may fail or time out. Returns whether it succeeded."""
     began = time.monotonic()
     command = [sys.executable, __file__, "--here", "--runs", f"{case}:{variant}"]
     for name in ("out", "corpora", "every", "lines", "tokens", "profile"):

@@ -1,4 +1,4 @@
-"""Puts measured training rates into bertmill/rates.json, in place of those of other programs.
+"""Puts measured training rates into bertmill/planning/rates.json, in place of those of other programs.
 
     python benchmarks/training_rates.py benchmarks/results/train_throughput.jsonl [--write]
 
@@ -14,9 +14,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-RATES = Path(__file__).resolve().parents[1] / "bertmill" / "rates.json"
+RATES = Path(__file__).resolve().parents[1] / "bertmill" / "planning" / "rates.json"
 _CASE = re.compile(r"(\w+)-(\d+)(-119k)?")
-_KINDS = {
+_KINDS: dict[str, type | tuple[type, ...]] = {
     "case": str,
     "variant": str,
     "card": str,

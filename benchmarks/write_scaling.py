@@ -1,29 +1,30 @@
-"""Fills the tables of docs/scaling.md from bertmill/rates.json.
+"""Fills the tables of docs/project/scaling.md from bertmill/planning/rates.json.
 
 python benchmarks/write_scaling.py [--check]
 """
 
 import re
 import sys
+from functools import partial
 from pathlib import Path
 
-from bertmill.forecast import (
+from bertmill.cli.plan import build_text, clock, origin_text, table, training_text
+from bertmill.planning.forecast import (
     CorpusSize,
-    Rates,
+    GpuCluster,
     build_cost,
     driver_gb,
     forecast_build,
     forecast_training,
-    load_rates,
     training_cost,
 )
-from bertmill.plan import build_text, clock, origin_text, table, training_text
-from cluster.config_file import load_config
+from bertmill.planning.rates import Rates, load_rates
+from cluster.jobs.config_file import load_config
 from pipeline.config import BuildConfig
 from trainer.config import TrainConfig
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENT = ROOT / "docs" / "scaling.md"
+DOCUMENT = ROOT / "docs" / "project" / "scaling.md"
 COMPRESSED_BYTES = 100e9
 VOCABULARY = 119_547
 CORES = ((1, 1), (64, 16), (2000, 16))
@@ -46,34 +47,28 @@ def build_table() -> str:
     rows = [
         [stages[0].name, *(clock(stage.seconds) for stage in stages)] for stages in zip(*columns, strict=True)
     ]
-    rows.append(["in all", *(clock(sum(stage.seconds for stage in stages)) for stages in columns)])
-    rows.append(
-        ["spilled by a node", *(f"{max(s.spilled_gb for s in stages):,.0f} GB" for stages in columns)]
-    )
+    rows.append(["total", *(clock(sum(stage.seconds for stage in stages)) for stages in columns)])
     costs = [build_cost(stages, cores, rates) for stages, (cores, _) in zip(columns, CORES, strict=True)]
     rows.append(["USD for cores", *(f"{cost['cores']:,.0f}" for cost in costs)])
     head = ["stage", *(f"{cores:,} core{'s' if cores > 1 else ''}" for cores, _ in CORES)]
-    drivers = [
-        driver_gb(size, stages, -(-cores // per_node), rates)
-        for stages, (cores, per_node) in zip(columns, CORES, strict=True)
-    ]
+    gets, puts, written = (
+        sum(getattr(stage, name) for stage in columns[0]) for name in ("gets", "puts", "written_gb")
+    )
     notes = (
-        f"Driver: {max(drivers):.1f} GB. Requests: {sum(s.gets for s in columns[0]):,} GETs and "
-        f"{sum(s.puts for s in columns[0]):,} PUTs. Written: {sum(s.written_gb for s in columns[0]):,.0f} GB."
+        f"Driver: {driver_gb(size, columns[0], rates):.1f} GB. Requests: {gets:,} GETs and {puts:,} PUTs. "
+        f"Written: {written:,.0f} GB."
     )
     return "\n".join([*table(head, rows), "", notes])
 
 
 def cores_table() -> str:
     """Seconds of each stage on one core and on two, as measured."""
-    found = load_rates()["build"]["two_core_speedup"]
-    if not found:
-        return "Not measured yet."
+    speedup = load_rates().build.two_core_speedup
     rows = [
-        [name, f"{one:.1f} s", f"{two:.1f} s", f"{found['ratios'][name]:.2f}"]
-        for name, (one, two) in found["seconds"].items()
+        [name, f"{one:.1f} s", f"{two:.1f} s", f"{speedup.ratios[name]:.2f}"]
+        for name, (one, two) in speedup.seconds.items()
     ]
-    return "\n".join([*table(["stage", "1 core", "2 cores", "ratio"], rows), "", f"By {found['measured']}."])
+    return "\n".join([*table(["stage", "1 core", "2 cores", "ratio"], rows), "", f"By {speedup.measured}."])
 
 
 def training_table() -> str:
@@ -83,7 +78,7 @@ def training_table() -> str:
     for name, path, overrides in RUNS:
         config = load_config(TrainConfig, str(ROOT / path), overrides)
         for gpus in GPUS:
-            phases = forecast_training(config, VOCABULARY, gpus, 8, rates)
+            phases = forecast_training(config, VOCABULARY, GpuCluster(gpus), rates)
             rows.append([
                 name, str(gpus), *(f"{phase.rows_per_second:,.0f}" for phase in phases),
                 f"{min(phase.efficiency for phase in phases):.0%}",
@@ -97,12 +92,16 @@ def training_table() -> str:
 def sources(rates: Rates) -> str:
     """Where every rate is from."""
     training = [
-        f"- training, {rate['model']} at {rate['max_seq_length']}: {origin_text(rate)}"
-        for rate in rates["training"]["rates"]
+        f"- training, {rate.model} at {rate.max_seq_length}: {origin_text(rate)}"
+        for rate in rates.training.rates
     ]
-    lines = [f"- {name}: {rates[name]['measured']}" for name in ("build", "corpus")]
-    assumed = f"- training, {rates['training']['assumed']}"
+    lines = [f"- build: {rates.build.measured}", f"- corpus: {rates.corpus.measured}"]
+    assumed = f"- training, {rates.training.assumed}"
     return "\n".join([*lines, *training, assumed])
+
+
+def _filled(part: str, match: re.Match[str]) -> str:
+    return f"{match[1]}{part}\n{match[2]}"
 
 
 def filled(text: str) -> str:
@@ -116,13 +115,11 @@ def filled(text: str) -> str:
         "cores": cores_table(),
         "sources": sources(rates),
         "plan-build": f"```\n{build_text(build, COMPRESSED_BYTES, 2000, 16)}\n```",
-        "plan-train": f"```\n{training_text(large, VOCABULARY, 64, 8)}\n```",
+        "plan-train": f"```\n{training_text(large, VOCABULARY, GpuCluster(64))}\n```",
     }
     for name, part in parts.items():
         pattern = rf"(<!-- {name} -->\n)(?:.*?\n)??(<!-- end -->)"
-        text, found = re.subn(
-            pattern, lambda match, part=part: match[1] + part + "\n" + match[2], text, flags=re.S
-        )  # type: ignore[misc]
+        text, found = re.subn(pattern, partial(_filled, part), text, flags=re.S)
         if found != 1:
             raise SystemExit(f"{DOCUMENT}: mark {name} is there {found} times")
     return text

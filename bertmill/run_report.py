@@ -1,16 +1,16 @@
-"""``bertmill report``: a training run as one HTML page without external assets."""
+"""A training run as one HTML page without external assets."""
 
-import argparse
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
-from typing import Any
+from typing import Any, TypeVar
 
-from bertmill.charts import Line, Mark, line_chart
-from cluster import storage
-from trainer.history import History, Record, read_history
+from pipeline.report.line_chart import Line, Mark, line_chart
+from trainer.monitoring.history import History
+from trainer.monitoring.records import AnyEvent, Evaluated, LogRecord, PretrainingFigures, Started, StepRecord
 
+_R = TypeVar("_R", bound=LogRecord)
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em;color:#222}
 table{border-collapse:collapse;margin:1em 0}th,td{padding:.25em .8em;border-bottom:1px solid #ddd}
@@ -18,47 +18,27 @@ td{text-align:right;font-variant-numeric:tabular-nums}td:first-child,th{text-ali
 th{vertical-align:bottom}.wide{overflow-x:auto}pre{overflow-x:auto}
 .label{font-size:12px;fill:#222}h2{margin-top:2em}.note{color:#666}
 """
-# Languages drawn in one chart at most: those with the most held-out or trained targets.
+# A chart shows at most this many languages: those with the most held-out or trained targets.
 _MOST_LINES = 10
-_EVENT_COLOURS = {"started": "#d1605e", "skipped": "#e49444", "stopped": "#8a6bb1", "finished": "#5a9e6f"}
+_EVENT_COLORS = {"started": "#d1605e", "skipped": "#e49444", "stopped": "#8a6bb1", "finished": "#5a9e6f"}
 _QUIET = ("saving", "ready")
-# Title, name of the line, field: drawn for runs whose log has the field.
+# Title, name of the line, field: a chart for runs whose log has the field.
 _IF_MEASURED = (
     ("Share of the devices' peak arithmetic", "MFU", "mfu"),
     ("Seconds of the last checkpoint", "checkpoint", "checkpoint_seconds"),
 )
 _DETAILS = (
-    "step", "world_size", "device", "checkpoint", "changes", "gradient_norm", "reason", "rows",
+    "step", "world_size", "device", "checkpoint", "changes", "grad_norm", "text", "row_ids",
     "total_seconds", "process_seconds", "load_seconds", "seek_seconds", "compile_seconds",
     "first_step_seconds", "graphs_compiled", "graphs_from_cache",
 )  # fmt: skip
 
 
-def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Adds ``report`` to the console command."""
-    parser = commands.add_parser(
-        "report",
-        help="write a training run as an HTML page",
-        description="Loss, accuracy by language, learning rate, throughput, faults and resumes of a run, on "
-        "one time axis, from the log of all its attempts.",
-    )
-    parser.add_argument("run", metavar="RUN", help="the run's folder or URI")
-    parser.add_argument("--to", metavar="FILE", help="where the page goes (default: RUN/report.html)")
-    parser.set_defaults(execute=_execute)
-
-
-def _execute(arguments: argparse.Namespace) -> int:
-    target = arguments.to or storage.join(arguments.run, "report.html")
-    storage.put_bytes(target, report_page(read_history(arguments.run)).encode())
-    print(f"written to {target}")
-    return 0
-
-
 def report_page(history: History) -> str:
-    """The page. Charts have the time since the first start as their common axis, pauses included."""
+    """Renders the page. The common axis of all charts is the time since the first start, with pauses."""
     time = _TimeAxis(history)
 
-    def chart(**columns: Callable[[Record], float | None]) -> str:
+    def chart(**columns: Callable[[StepRecord], float | None]) -> str:
         lines = [
             Line(name.replace("_", " "), time.points(history.figures, column))
             for name, column in columns.items()
@@ -67,23 +47,21 @@ def report_page(history: History) -> str:
 
     sections = [
         _section("Summary", _summary(history)),
-        _section(
-            "Loss", chart(loss=_field("loss"), masked_LM=_field("token_loss"), pairs=_field("pair_loss"))
-        ),
-        _section("Accuracy", chart(masked_LM=_field("token_accuracy"), pairs=_field("pair_accuracy"))),
-        _section("Masked LM accuracy by language", _by_language(history, time)),
+        _section("Loss", chart(loss=_field("loss"), MLM=_field("mlm_loss"), NSP=_field("nsp_loss"))),
+        _section("Accuracy", chart(MLM=_field("mlm_accuracy"), NSP=_field("nsp_accuracy"))),
+        _section("MLM accuracy by language", _by_language(history, time)),
         _section("Held-out rows", _held_out(history, time)),
-        _section("Learning rate", chart(rate=_field("learning_rate"))),
-        _section("Gradient norm", chart(norm=_field("gradient_norm"))),
-        _section("Tokens a second", chart(tokens=_field("tokens_per_second"))),
+        _section("Learning rate", chart(lr=_field("lr"))),
+        _section("Gradient norm", chart(norm=_field("grad_norm"))),
+        _section("Tokens per second", chart(tokens=_field("tokens_per_second"))),
         *(
             _section(title, chart(**{name: _field(field)}))
             for title, name, field in _IF_MEASURED
-            if any(field in record for record in history.figures)
+            if any(getattr(record, field) is not None for record in history.figures)
         ),
         _section(
-            "Waiting for data, room left in micro-batches",
-            chart(waiting=_field("data_wait_share"), room=lambda r: 1 - r.get("packing_efficiency", 1)),
+            "Data wait and unused micro-batch capacity",
+            chart(waiting=_field("data_wait_share"), room=lambda record: 1 - record.packing_efficiency),
         ),
         _section("Steps", chart(step=_field("step"))),
         _section("What happened", _events(history, time)),
@@ -93,60 +71,60 @@ def report_page(history: History) -> str:
         f"<!doctype html><html lang=en><meta charset=utf-8><title>Training report</title>"
         f"<style>{_STYLE}</style><h1>Training report</h1>"
         f"<p class=note>Vertical lines: starts and resumes (red), skipped steps (orange), stops (violet), "
-        f"the end (green). Pauses between attempts are part of the axis.</p>{''.join(sections)}</html>\n"
+        f"the end (green). The time axis includes pauses between attempts.</p>{''.join(sections)}</html>\n"
     )
 
 
 class _TimeAxis:
-    """The time of a run from its first record to its last, in the unit that suits its length."""
+    """The time of a run from its first record to its last, in a unit that suits its length."""
 
     def __init__(self, history: History) -> None:
-        times = [float(r["time"]) for r in (*history.events, *history.figures, *history.held_out)]
+        times = [record.time for record in (*history.events, *history.figures, *history.held_out)]
         self._begin, end = min(times, default=0.0), max(times, default=0.0)
         lengths = (("hours", 3600.0), ("minutes", 60.0))
         self.unit, self._length = next(
             (one for one in lengths if end - self._begin >= 2 * one[1]), ("seconds", 1.0)
         )
         self._span = (0.0, (end - self._begin) / self._length)
-        self._marks = [self._mark(event) for event in history.events if event["event"] not in _QUIET]
-        self._breaks = [self.of(event) for event in history.events if event["event"] == "started"]
+        self._marks = [self._mark(event) for event in history.events if event.event not in _QUIET]
+        self._breaks = [self.of(event) for event in history.events if isinstance(event, Started)]
 
-    def of(self, record: Record) -> float:
+    def of(self, record: LogRecord) -> float:
         """When ``record`` was written."""
-        return (float(record["time"]) - self._begin) / self._length
+        return (record.time - self._begin) / self._length
 
     def points(
-        self, records: list[Record], column: Callable[[Record], float | None]
+        self, records: Sequence[_R], column: Callable[[_R], float | None]
     ) -> list[tuple[float, float]]:
-        """The values of ``column`` where there are any."""
+        """The values of ``column`` that are not None."""
         found = [(self.of(record), column(record)) for record in records]
         return sorted((when, value) for when, value in found if value is not None)
 
     def chart(self, lines: list[Line]) -> str:
-        """The lines with the marks of all events; none crosses a start."""
+        """Draws the lines with the marks of all events. Lines break at each start."""
         return line_chart(lines, self.unit, self._marks, span=self._span, breaks=self._breaks)
 
-    def _mark(self, event: Record) -> Mark:
-        text = f"{event['event']} {_details(event)}"
-        return Mark(self.of(event), text, _EVENT_COLOURS.get(event["event"], "#bbb"))
+    def _mark(self, event: AnyEvent) -> Mark:
+        text = f"{event.event} {_details(event)}"
+        return Mark(self.of(event), text, _EVENT_COLORS.get(event.event, "#bbb"))
 
 
-def _field(name: str) -> Callable[[Record], float | None]:
-    return lambda record: record.get(name)
+def _field(name: str) -> Callable[[StepRecord], float | None]:
+    return lambda record: getattr(record, name)
 
 
 def _by_language(history: History, time: _TimeAxis) -> str:
     targets: dict[str, int] = {}
     for record in history.figures:
-        for language, values in record.get("languages", {}).items():
-            targets[language] = targets.get(language, 0) + int(values.get("targets", 0))
+        for language, figures in record.languages.items():
+            targets[language] = targets.get(language, 0) + figures.masked_tokens
     chosen = sorted(targets, key=lambda language: (-targets[language], language))[:_MOST_LINES]
     lines = [
         Line(
             language,
             time.points(
                 history.figures,
-                partial(_figure, "languages", language, "token_accuracy"),
+                partial(_trained_accuracy, language),
             ),
         )
         for language in chosen
@@ -155,44 +133,55 @@ def _by_language(history: History, time: _TimeAxis) -> str:
     return (note if len(targets) > len(chosen) else "") + time.chart(lines)
 
 
-def _figure(group: str, language: str, name: str, record: Record) -> float | None:
-    """A figure of one language in a record of the log; None where the record does not have it."""
-    value: float | None = record.get(group, {}).get(language, {}).get(name)
-    return value
+def _trained_accuracy(language: str, record: StepRecord) -> float | None:
+    return _accuracy(record.languages.get(language))
+
+
+def _held_out_accuracy(group: str, record: Evaluated) -> float | None:
+    return _accuracy(record.held_out.get(group))
+
+
+def _accuracy(figures: PretrainingFigures | None) -> float | None:
+    """MLM accuracy; None if the record lacks the language."""
+    return None if figures is None else figures.mlm_accuracy
 
 
 def _held_out(history: History, time: _TimeAxis) -> str:
     if not history.held_out:
-        return "<p>None were measured; <code>evaluation</code> in the config does it.</p>"
-    last: Mapping[str, Mapping[str, float]] = history.held_out[-1]["held_out"]
-    chosen = sorted(last, key=lambda name: (name != "all", -last[name]["masked_tokens"], name))[:_MOST_LINES]
+        return "<p>None; set <code>evaluation</code> in the config to measure them.</p>"
+    last = history.held_out[-1].held_out
+    chosen = sorted(last, key=lambda name: (name != "all", -last[name].masked_tokens, name))[:_MOST_LINES]
     lines = [
         Line(
             name,
             time.points(
                 history.held_out,
-                partial(_figure, "held_out", name, "accuracy"),
+                partial(_held_out_accuracy, name),
             ),
         )
         for name in chosen
     ]
-    columns = list(dict.fromkeys(column for figures in last.values() for column in figures))
-    rows = [[name, *(_number(figures.get(column)) for column in columns)] for name, figures in last.items()]
+    values = {name: figures.model_dump(exclude_none=True) for name, figures in last.items()}
+    columns = list(dict.fromkeys(column for figures in values.values() for column in figures))
+    rows = [[name, *(_number(figures.get(column)) for column in columns)] for name, figures in values.items()]
     header = ["", *(column.replace("_", " ") for column in columns)]
-    step = history.held_out[-1]["step"]
-    return f"<p>Masked LM accuracy:</p>{time.chart(lines)}<p>After step {step:,}:</p>{_table(header, rows)}"
+    step = history.held_out[-1].step
+    return f"<p>MLM accuracy:</p>{time.chart(lines)}<p>After step {step:,}:</p>{_table(header, rows)}"
 
 
 def _summary(history: History) -> str:
-    starts = [event for event in history.events if event["event"] == "started"]
+    starts = [event for event in history.events if isinstance(event, Started)]
     rows = [["attempts", f"{len(starts):,}"]]
     if starts:
-        rows.append(["parameters", _number(starts[-1].get("parameters"))])
-        rows.append(["steps planned", _number(starts[-1].get("total_steps"))])
+        rows.append(["parameters", _number(starts[-1].parameters)])
+        rows.append(["steps planned", _number(starts[-1].total_steps)])
     if history.figures:
         last = history.figures[-1]
-        names = ("step", "tokens", "loss", "token_accuracy", "pair_accuracy", "skipped_steps", "failed_saves")
-        rows += [[name.replace("_", " "), _number(last[name])] for name in names if name in last]
+        names = ("step", "tokens", "loss", "mlm_accuracy", "nsp_accuracy", "skipped_steps")
+        values = {name: getattr(last, name) for name in names}
+        rows += [
+            [name.replace("_", " "), _number(value)] for name, value in values.items() if value is not None
+        ]
     return _table(["", ""], rows)
 
 
@@ -200,8 +189,8 @@ def _events(history: History, time: _TimeAxis) -> str:
     rows = [
         [
             f"{time.of(event):.2f}",
-            str(event["attempt"]),
-            event["event"],
+            str(event.attempt),
+            event.event,
             _details(event),
         ]
         for event in history.events
@@ -209,16 +198,17 @@ def _events(history: History, time: _TimeAxis) -> str:
     return _table([f"{time.unit} since the start", "attempt", "event", ""], rows)
 
 
-def _details(event: Record) -> str:
+def _details(event: AnyEvent) -> str:
+    fields = event.details()
     parts = [
-        f"{name.replace('_', ' ')} {event[name]}" for name in _DETAILS if event.get(name) not in (None, [])
+        f"{name.replace('_', ' ')} {fields[name]}" for name in _DETAILS if fields.get(name) not in (None, [])
     ]
     return ", ".join(part if len(part) < 120 else part[:117] + "..." for part in parts)
 
 
 def _config(history: History) -> str:
-    starts = [event for event in history.events if event["event"] == "started"]
-    return json.dumps(starts[-1].get("config", {}), indent=1, ensure_ascii=False) if starts else ""
+    starts = [event for event in history.events if isinstance(event, Started)]
+    return json.dumps(starts[-1].config, indent=1, ensure_ascii=False) if starts else ""
 
 
 def _section(title: str, body: str) -> str:

@@ -1,9 +1,11 @@
-"""Temporary folders that a killed process does not leave behind for ever."""
+"""Temporary folders that do not stay behind when their process is killed."""
 
 import fcntl
 import logging
 import os
+import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,27 +13,28 @@ from pathlib import Path
 
 from schemas.errors import StorageError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
+_PREFIX = "scratch-"
+_OURS = re.compile(rf"{_PREFIX}[a-z0-9_]+")
 _LOCK = ".lock"
 """In a folder: locked while its owner lives. Beside the folders: locked while one is made or swept."""
 
 
 @contextmanager
 def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
-    """A private temporary folder, removed at the end; those of dead processes are removed at the start.
+    """A private temporary folder, removed at the end. Folders of dead processes are removed at the start.
 
-    ``parent`` defaults to the system's folder for temporary files. Raises StorageError if it cannot be
-    written to or holds a folder of another user under our name.
+    ``parent`` defaults to the system's folder for temporary files. Raises StorageError if the folder
+    cannot be made, or if its name is taken by a link or by another user.
     """
     root = (parent or Path(tempfile.gettempdir())) / f"bertmill-{os.getuid()}-{purpose}"
     try:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if root.stat().st_uid != os.getuid():
-            raise StorageError(f"{root}: this temporary folder belongs to another user")
+        _check_private(root)
         path, lock = _make(root)
     except OSError as error:
-        raise StorageError(f"{root}: make a temporary folder: {error.strerror}") from error
+        raise StorageError(f"{root}: cannot make a temporary folder: {error.strerror}") from error
     try:
         yield path
     finally:
@@ -39,20 +42,34 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
         os.close(lock)
 
 
+def _check_private(root: Path) -> None:
+    """Raises StorageError unless ``root`` is a real folder of this user that nobody else can write to.
+
+    Anybody can make names in /tmp: a link there would have us sweep a folder of somebody else.
+    """
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise StorageError(f"{root}: must be a folder, not a link; remove it or set TMPDIR to another folder")
+    if status.st_uid != os.getuid():
+        raise StorageError(f"{root}: belongs to another user; set TMPDIR to another folder")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise StorageError(f"{root}: other users can write to it; run: chmod 700 {root}")
+
+
 def _make(root: Path) -> tuple[Path, int]:
-    """Sweeps ``root`` and makes a folder there, as one step: no sweeper sees a folder before its lock."""
+    """Sweeps ``root`` and makes a folder there in one step: no sweep sees a folder before its lock."""
     with _locked(root):
         _sweep(root)
-        path = Path(tempfile.mkdtemp(dir=root))
-        lock = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        lock = _open_lock(path / _LOCK, os.O_CREAT)
         fcntl.flock(lock, fcntl.LOCK_EX)
     return path, lock
 
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    # The kernel releases a lock however its process ends, so nobody waits for the dead.
-    lock = os.open(root / _LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    # The kernel releases a lock however its process ends, so nobody waits for a dead one.
+    lock = _open_lock(root / _LOCK, os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -60,15 +77,19 @@ def _locked(root: Path) -> Iterator[None]:
         os.close(lock)
 
 
+def _open_lock(path: Path, flags: int = 0) -> int:
+    return os.open(path, flags | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+
+
 def _sweep(root: Path) -> None:
-    """Removes the folders whose process is gone: it holds no lock, or died before it had made one."""
+    """Removes folders made here whose process is dead: it holds no lock, or died before it made one."""
     for path in root.iterdir():
-        if path.name == _LOCK:
+        if not _OURS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
         try:
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            lock = _open_lock(path / _LOCK)
         except FileNotFoundError:
-            # Its owner was killed between two lines, or is removing it right now: both want it gone.
+            # Its owner was killed before it made the lock, or is removing the folder now.
             shutil.rmtree(path, ignore_errors=True)
             continue
         try:
@@ -76,7 +97,7 @@ def _sweep(root: Path) -> None:
         except BlockingIOError:
             continue
         else:
-            log.info("%s: removing the temporary folder of a process that was killed", path)
+            logger.info("%s: removing the temporary folder of a killed process", path)
             shutil.rmtree(path, ignore_errors=True)
         finally:
             os.close(lock)

@@ -2,66 +2,111 @@
 
 import logging
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 import yaml
 
 from cluster import storage
-from cluster.job_paths import lasting
-from cluster.metrics import BuildMetrics
-from cluster.ray_connection import connect, quiet_ray_data, use_all_cpus
-from pipeline.claim import Claim
+from cluster.jobs.lease import Claimant, RunLease, acquire_lease
+from cluster.jobs.paths import resolve_output_path
+from cluster.ray_cluster.connection import connect, quiet_ray_data, use_all_cpus
+from cluster.ray_cluster.metrics import BuildMetrics
+from cluster.ray_cluster.resources import await_bundle
 from pipeline.config import BuildConfig
+from pipeline.dedup.evaluation_files import evaluation_files, evaluation_texts
+from pipeline.documents.reuse.previous_pages import PreviousPages
+from pipeline.engine.build_identity import BuildIdentity
+from pipeline.engine.progress import Progress, clock, recorded, watched_by
+from pipeline.engine.ray_data import retry_on_node_loss
 from pipeline.instances.counts import pair_warnings
-from pipeline.plan import plan_units
-from pipeline.progress import Progress, clock, recorded, watched_by
-from pipeline.publish import StageResults, publish
-from pipeline.ray_stage import persistently
+from pipeline.instances.word_lists import read_word_list
 from pipeline.report.tables import closing_table, plan_table
-from pipeline.stage_contamination import evaluation_files, evaluation_texts
-from pipeline.stage_dedup import run_dedup
-from pipeline.stage_extract import run_extract
-from pipeline.stage_instances import run_instances
-from pipeline.stage_split import run_split
-from pipeline.stage_vocabulary import run_vocabulary
-from pipeline.units import Unit
-from pipeline.word_lists import read_word_list
+from pipeline.sources.plan import plan_units
+from pipeline.sources.units import Unit
+from pipeline.stages.dedup import run_dedup
+from pipeline.stages.documents import run_documents
+from pipeline.stages.extract import run_extract
+from pipeline.stages.hashes import run_hashes
+from pipeline.stages.instances import run_instances
+from pipeline.stages.previous import open_previous, publish_pages
+from pipeline.stages.publish import StageResults, publish
+from pipeline.stages.split import run_split
+from pipeline.stages.templates import run_templates
+from pipeline.stages.vocabulary import run_vocabulary
+from pipeline.wordpiece.hub_tokenizer import is_hub_tokenizer, load_hub_tokenizer
 from pipeline.wordpiece.vocabulary import load_vocabulary
-from schemas.manifest import MANIFEST_NAME
+from schemas.manifest import MANIFEST_NAME, Manifest
+from schemas.redaction import public_fields, public_uri
 
-LOG = logging.getLogger("bertmill.build")
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+CLAIMANT = Claimant(
+    doing="building this corpus", advice="wait until it has ended, or stop it and rerun the same command"
+)
+"""How a build owns its output."""
 
 
 def dry_run(config: BuildConfig) -> str:
-    """The resolved config and the planned units, as text. Reads sources, writes nothing."""
-    resolved = yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+    """The resolved config and the planned units, as text. Reads sources and writes nothing.
+
+    Raises BertmillError on a user's mistake, also for an earlier build that cannot be used.
+    """
+    open_previous(config)
+    fields = public_fields(config.model_dump(mode="json"))
+    resolved = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
     return f"{resolved}\n{plan_table(plan_units(config))}"
 
 
 def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     """Runs all stages and returns the closing table. Raises BertmillError on a user's mistake."""
     started = time.monotonic()
-    config = config.model_copy(update={"output": lasting(config.output)})
-    claim = Claim.of(config)
-    _check_side_files(config)
-    claim.check(config.output)
-    units = plan_units(config)
-    storage.end_stale_uploads(config.output)
-    connect(num_cpus=num_cpus)
-    quiet_ray_data()
-    use_all_cpus()
-    # The output's last folder names the build on Ray's metrics endpoint.
-    name = config.output.rstrip("/").rpartition("/")[2]
-    with BuildMetrics(name) as metrics, watched_by(metrics), recorded() as times:
-        manifest = _run_stages(config, claim, units, times)
-    LOG.info("build: manifest written to %s", storage.join(config.output, MANIFEST_NAME))
+    config = config.model_copy(update={"output": resolve_output_path(config.output)})
+    identity, units, previous = preflight(config)
+    work = work_folder(config.output)
+    storage.check_writable(work)
+    lease = acquire_lease(work, CLAIMANT)
+    try:
+        storage.end_stale_uploads(config.output)
+        connect(num_cpus=num_cpus)
+        await_bundle({"CPU": 1.0}, "build")
+        quiet_ray_data()
+        use_all_cpus()
+        # The output's last folder names the build on Ray's metrics endpoint.
+        name = config.output.rstrip("/").rpartition("/")[2]
+        with BuildMetrics(name) as metrics, watched_by(metrics), recorded() as times:
+            manifest = _run_stages(config, identity, lease, units, previous, times)
+    finally:
+        lease.release()
+    manifest_uri = public_uri(storage.join(config.output, MANIFEST_NAME))
+    logger.info("build: manifest written to %s", manifest_uri)
     took = clock(time.monotonic() - started)
-    return f"{closing_table(manifest)}\n\nbuilt in {took}: {storage.join(config.output, MANIFEST_NAME)}"
+    return f"{closing_table(manifest)}\n\nbuilt in {took}: {manifest_uri}"
+
+
+def preflight(config: BuildConfig) -> tuple[BuildIdentity, list[Unit], PreviousPages | None]:
+    """Identity, units and earlier pages of a build, after all checks that need no Ray.
+
+    Reads only. Raises BertmillError on a user's mistake.
+    """
+    identity = BuildIdentity.of(config)
+    _check_side_files(config)
+    identity.check_output(config.output)
+    return identity, plan_units(config), open_previous(config)
+
+
+def work_folder(output: str) -> str:
+    """Where a build keeps what it resumes from, and who is building."""
+    return storage.join(output, "work")
 
 
 def _check_side_files(config: BuildConfig) -> None:
-    """What only a late stage reads is wrong at once, not after hours. Raises BertmillError."""
-    if config.vocabulary.path is not None:
+    """Reads the files that only late stages need, so that a mistake shows at once. Raises BertmillError."""
+    if config.vocabulary.path is not None and is_hub_tokenizer(config.vocabulary.path):
+        load_hub_tokenizer(config.vocabulary.path)
+    elif config.vocabulary.path is not None:
         load_vocabulary(config.vocabulary.path, config.vocabulary.cased)
     read_word_list(config)
     for uri in evaluation_files(config.dedup.evaluation):
@@ -70,21 +115,36 @@ def _check_side_files(config: BuildConfig) -> None:
 
 
 def _run_stages(
-    config: BuildConfig, claim: Claim, units: list[Unit], times: list[Progress]
-) -> dict[str, Any]:
-    """All stages in order, each going on where it was; the manifest."""
-    work = storage.join(config.output, "work")
-    extracted = persistently("extract", lambda: run_extract(config, work, units))
-    deduplicated = persistently("dedup", lambda: run_dedup(config, work, extracted))
-    split = persistently("split", lambda: run_split(config, work, extracted, deduplicated))
-    # From here on names are shared: tokenizer, shards, manifest.
-    claim.take(config.output)
-    vocabulary = persistently("vocabulary", lambda: run_vocabulary(config, work, extracted, deduplicated))
-    made = persistently(
+    config: BuildConfig,
+    identity: BuildIdentity,
+    lease: RunLease,
+    units: list[Unit],
+    previous: PreviousPages | None,
+    times: list[Progress],
+) -> Manifest:
+    """Runs all stages in order. Each one resumes from what earlier runs committed."""
+    work = work_folder(config.output)
+
+    def run(name: str, stage: Callable[[], Result]) -> Result:
+        lease.check()
+        return retry_on_node_loss(name, stage)
+
+    run("hashes", lambda: run_hashes(work, units))
+    templates = run("templates", lambda: run_templates(config, work, units))
+    extracted = run("extract", lambda: run_extract(config, work, units, templates, previous))
+    publish_pages(config, extracted.folder)
+    deduplicated = run("dedup", lambda: run_dedup(config, work, extracted))
+    split = run("split", lambda: run_split(config, work, extracted, deduplicated))
+    # From here on all builds write the same names: tokenizer, shards, manifest.
+    identity.claim_output(config.output)
+    vocabulary = run("vocabulary", lambda: run_vocabulary(config, work, extracted, deduplicated))
+    instances = run(
         "instances", lambda: run_instances(config, work, extracted, deduplicated, split, vocabulary)
     )
-    for line in pair_warnings(next(iter(made.counts.values()), {})):
-        LOG.warning("instances: %s", line)
-    results = StageResults(extracted, deduplicated, split, vocabulary, made)
-    claim.check_unchanged(config)
-    return publish(config, claim.config_hash, results, times)
+    documents = run("documents", lambda: run_documents(config, work, extracted, deduplicated))
+    for line in pair_warnings(next(iter(instances.counts.values()), {})):
+        logger.warning("instances: %s", line)
+    identity.check_unchanged(config)
+    lease.check()
+    results = StageResults(extracted, deduplicated, split, vocabulary, instances, documents)
+    return publish(config, identity, results, times)

@@ -1,48 +1,109 @@
 """The config of a corpus build: every field, its default, its range and what it does."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from cluster.jobs.paths import Location
+from schemas.plugins import is_plugin_name
 from schemas.vocabulary import SPECIAL_TOKENS
+
+SOURCE_READERS: Mapping[str, str] = {
+    "wikimedia": "pipeline.sources.mediawiki.dumps:WikimediaReader",
+    "wikipedia_parquet": "pipeline.sources.jsonl:RowsReader",
+    "bookcorpus": "pipeline.sources.bookcorpus:BookCorpusReader",
+    "jsonl": "pipeline.sources.jsonl:RowsReader",
+    "text": "pipeline.sources.text:TextReader",
+}
+"""Built-in kinds of sources and their reader classes."""
 
 Objective = Literal["nsp", "sop", "none"]
 Packing = Literal["full_sentences", "doc_sentences"]
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]
 
 
-class Section(BaseModel):
-    """A part of the config; a key that it does not know is an error."""
+NOT_OF_THE_CORPUS = {"output", "previous"}
+"""Fields of BuildConfig that no byte of the corpus depends on."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+class Section(BaseModel):
+    """A part of the config. An unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _plugin_name(name: str) -> str:
+    if not is_plugin_name(name):
+        raise ValueError(f"{name!r} must have the form package.module:Name")
+    return name
+
+
+def _source_kind(kind: str) -> str:
+    if kind not in SOURCE_READERS and not is_plugin_name(kind):
+        raise ValueError(
+            f"{kind!r} must be one of {', '.join(SOURCE_READERS)}, or package.module:ReaderClass"
+        )
+    return kind
+
+
+PluginName = Annotated[str, AfterValidator(_plugin_name)]
 
 
 class Source(Section):
     """Where raw text comes from. A source may name many files."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
-    """Short name; part of every document key and of the report."""
-    kind: Literal["wikimedia", "wikipedia_parquet", "bookcorpus", "jsonl", "text"]
-    """Which reader is used."""
-    paths: Annotated[list[str], Field(min_length=1)]
-    """Files, folders or globs, as paths or URIs; relative paths are relative to the working directory."""
+    """Short name. It is part of every document key and of the report."""
+    kind: Annotated[str, AfterValidator(_source_kind)]
+    """Reader of the source: wikimedia, wikipedia_parquet, bookcorpus, jsonl, text, or a reader class of your
+    own as package.module:Class (see pipeline.sources.reader.SourceReader)."""
+    paths: Annotated[list[Location], Field(min_length=1)]
+    """Files, folders or globs, as paths or URIs. Relative paths start at the working directory."""
     lang: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] | None = None
-    """Language code; for wikimedia and wikipedia_parquet the default is read from the data, for jsonl
-    from the field lang."""
-    index: str | None = None
-    """Wikimedia multistream index of a source with one dump; the default is the index beside the dump,
-    when there is one."""
+    """Language code. The default comes from the data for wikimedia and wikipedia_parquet, and from the field
+    lang for jsonl."""
+    index: Location | None = None
+    """Wikimedia multistream index of a source with one dump. The default is the index beside the dump, if
+    there is one."""
+    date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2}|latest)$")] | None = None
+    """For wikimedia: which Content File Exports are read when the paths have several dates of a wiki, as
+    YYYY-MM-DD or latest (of each wiki, the newest complete one). Without it, several dates are an error."""
+    check_hashes: bool = True
+    """For wikimedia: whether Content File Exports must be complete by the SHA256SUMS beside them and have the
+    hashes listed there. false reads what is there."""
     namespaces: Annotated[list[int], Field(min_length=1)] = [0]
-    """For wikimedia: namespaces whose pages are read; 0 holds the articles."""
+    """For wikimedia: namespaces whose pages are read. 0 has the articles."""
     documents: Literal["file", "blank_lines"] = "file"
-    """For text: a document per file, or documents parted by empty lines, as BERT's own data script reads."""
+    """For text: a document per file, or documents separated by blank lines, as in BERT's own data script."""
     form: Literal["auto", "books", "rows", "sentences"] = "auto"
-    """For bookcorpus: a text file per book, rows with title and text, or a sentence per row without
-    book boundaries; auto takes text files for books and tells the other two by their columns."""
+    """For bookcorpus: a text file per book, rows with title and text, or a sentence per row without book
+    boundaries. auto treats text files as books and distinguishes the other two by their columns."""
     sentences_per_document: Annotated[int, Field(ge=8)] = 256
-    """For bookcorpus in the form sentences: mean length of the documents into which the rows are cut."""
+    """For bookcorpus in the form sentences: mean length of the documents that rows are cut into."""
     text_field: str = "text"
-    """For jsonl, Parquet: the field with the text. The fields id, title, lang are used where present."""
+    """For jsonl and Parquet: the field with the text. The fields id, title and lang are used if present."""
+    options: dict[str, Any] = {}
+    """Options for a reader class of your own."""
+
+    @model_validator(mode="after")
+    def _options_have_a_reader(self) -> "Source":
+        if self.options and self.kind in SOURCE_READERS:
+            raise ValueError(f"options are for reader classes of your own; kind {self.kind} has none")
+        return self
+
+
+def _filter_fields(value: Any) -> Any:
+    return {"use": value} if isinstance(value, str) else value
+
+
+class DocumentFilter(Section):
+    """A filter of your own."""
+
+    use: PluginName
+    """A class as package.module:Class (see pipeline.documents.filters.DocumentFilter)."""
+    options: dict[str, Any] = {}
+    """Keyword arguments of the class."""
 
 
 class Extraction(Section):
@@ -51,81 +112,97 @@ class Extraction(Section):
     unit_bytes: Annotated[int, Field(ge=1 << 16)] = 32 << 20
     """Compressed bytes of one work unit."""
     min_chars: Annotated[int, Field(ge=0)] = 100
-    """Pages with less text than this are skipped as too-short."""
+    """Pages with fewer characters of text than this are skipped as too-short."""
     weigh_scripts: bool = True
-    """For min_chars: a Chinese character counts 2.5, a Hangul syllable 2, kana 1.5, since they say so much
-    more than a letter; false counts every character as one."""
+    """For min_chars: a Chinese character counts as 2.5, a Hangul syllable as 2 and a kana as 1.5, because
+    they carry that much more text than a letter. false counts every character as 1."""
     max_page_chars: Annotated[int, Field(ge=1000)] = 4_000_000
-    """Pages with more wikitext than this are skipped as too-large; a longer text file is cut into parts."""
+    """Pages with more wikitext than this are skipped as too-large. A longer text file is cut into parts."""
     page_seconds: Annotated[float, Field(gt=0)] = 20.0
-    """Processor time of cleaning after which a page is skipped as timeout."""
+    """CPU seconds of cleaning after which a page is skipped as timeout."""
     max_list_share: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Pages with a larger share of their text in list items are skipped as list-like; 1 keeps all."""
+    """Pages with a larger share of their text in list items are skipped as list-like. 1 keeps all pages."""
     headings: Literal["keep", "drop"] = "drop"
-    """Section headings as paragraphs of their own, or left out."""
+    """Whether section headings become paragraphs of their own or are dropped."""
     lists: Literal["keep", "drop"] = "keep"
-    """List items as paragraphs of their own, or left out."""
-    math: Literal["tex", "placeholder"] = "tex"
-    """Formulas as their TeX source, or as the placeholder [formula]."""
+    """Whether list items become paragraphs of their own or are dropped."""
+    math: Literal["inline", "tex", "placeholder"] = "inline"
+    """Formulas as their TeX source (inline, tex) or as the placeholder [formula]. Paragraphs of nothing but
+    formulas are dropped and counted, except with tex."""
+    back_matter: Literal["keep", "drop"] = "drop"
+    """Whether sections of references, external links, related pages and books are kept, or dropped with
+    their headings."""
     drop_holed_sentences: bool = True
     """Drop sentences out of which a template without text was cut."""
-    template_rules: str | None = None
-    """YAML file with more text-bearing templates."""
+    learn_templates: bool = True
+    """Read the templates of a wiki from its own dump before its articles. Without them, or with false, only
+    the rules that are shipped say what a template shows."""
+    template_rules: Location | None = None
+    """YAML file with rules for templates. They come before what is learned and what is shipped."""
+    template_functions: PluginName | None = None
+    """Template rules in Python as package.module:NAME, a mapping of template names to functions (see
+    pipeline.wikitext.python_rules). They come before all other rules."""
+    filters: list[Annotated[DocumentFilter, BeforeValidator(_filter_fields)]] = []
+    """Filters of your own, applied to cleaned documents in this order. Each is package.module:Class, or a
+    mapping with use and options. A dropped document counts as skipped under the filter's reason."""
 
 
 class Dedup(Section):
-    """Removal of repeated documents."""
+    """Removal of duplicate documents."""
 
     exact: bool = True
-    """Drop documents whose text equals that of a document with a smaller key."""
+    """Remove documents whose text equals that of a document with a smaller key."""
     max_templated: Annotated[int, Field(ge=1)] | None = None
-    """So many pages of a language whose text is the same but for names, numbers and words of the title are
-    kept (those of the smallest keys), further ones are dropped as bot-stub; null keeps all. cebwiki and its
-    like need it."""
+    """Keep at most this many pages of a language whose text differs only in names, numbers and words of the
+    title (those with the smallest keys), and remove the others as bot-stub. null keeps all. Wikis such as
+    cebwiki need it."""
     near: bool = False
-    """Drop documents that share most of their word 5-grams with one of a smaller key."""
+    """Remove documents that share most of their word 5-grams with a document with a smaller key."""
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Similarity from which two documents count as near duplicates."""
+    """Jaccard similarity from which two documents are near duplicates."""
     max_paragraph_documents: Annotated[int, Field(ge=1)] | None = None
-    """Paragraphs of five words or more that stand in more documents than this are cut out of all of
-    them; documents without any other text go. Default: no paragraph is cut out."""
-    evaluation: list[str] = []
-    """Files or globs of evaluation sets (text, TSV, JSON, JSON lines; .gz, .bz2, .xz or .zst). Documents
-    that share a run of 13 words with one of them, or of 40 words or signs where there are signs of scripts
-    without spaces, are dropped as contaminated. Texts shorter than that are not compared."""
+    """Cut paragraphs of five or more words that occur in more documents than this out of all documents.
+    Documents without other text are removed. null cuts no paragraph."""
+    evaluation: list[Location] = []
+    """Files or globs of evaluation sets (text, TSV, JSON, JSON Lines; .gz, .bz2, .xz or .zst). Documents that
+    share a run of 13 words with one of them are removed as contaminated. With characters of scripts without
+    spaces, the run is 40 words or characters. Shorter texts are not compared."""
 
 
 class Vocabulary(Section):
     """The WordPiece vocabulary."""
 
-    path: str | None = None
-    """Use this vocab.txt instead of training one."""
+    path: Location | None = None
+    """Use this vocab.txt, or this tokenizer.json of Hugging Face (WordPiece, BPE or Unigram, such as
+    XLM-RoBERTa's), instead of training a vocabulary. A tokenizer.json keeps its own rules, and the files
+    beside it are copied; the other fields of this section then have no effect."""
     size: Annotated[int, Field(ge=300, le=2_000_000)] = 30_522
-    """Pieces in all, special tokens included."""
+    """Number of subwords, special tokens included."""
     cased: bool = True
     """Keep the case of letters."""
     accents: Literal["keep", "strip", "strip_letters"] | None = None
-    """Keep accents; strip every combining mark as BERT's uncased models do, which costs Indic scripts
-    their vowel signs; or strip the diacritics of Latin, Greek and Cyrillic letters only. Default: keep
-    for a cased vocabulary, strip_letters for an uncased one, strip for an uncased one from a file."""
+    """keep keeps accents. strip removes every combining mark as BERT's uncased models do, which costs Indic
+    scripts their vowel signs. strip_letters removes only the diacritics of Latin, Greek and Cyrillic letters.
+    The default is keep for a cased vocabulary, strip_letters for an uncased one, and strip for an uncased one
+    from a file."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
-    """Exponent on the languages' shares of words (mBERT)."""
+    """Exponent on each language's share of words (mBERT)."""
     min_count: Annotated[int, Field(ge=1)] = 1
-    """Words seen less often are not used for training; single characters always are, words of scripts
-    without spaces, which seldom come twice, and a word for each letter that only rarer words have."""
+    """Least occurrences of a word that is used for training. Always used are single characters, words of
+    scripts without spaces (which rarely repeat), and one word for each letter that only rarer words have."""
     max_words: Annotated[int, Field(ge=1000)] = 500_000
-    """Distinct words of each language that are used for training, the most frequent ones, and beside them a
+    """Number of distinct words of each language that are used for training: the most frequent ones, and one
     word for each letter that only rarer words have."""
     max_letters: Annotated[int, Field(ge=1_000_000, le=2_000_000_000)] = 24_000_000
-    """Letters of the distinct words that the trainer works on, the most frequent words of all languages; each
-    takes some 30 bytes. What is left out is reported."""
+    """Letters of all distinct words that training works on, from the most frequent words of all languages.
+    Each takes about 30 bytes of memory. The build reports what is left out."""
     unused: Annotated[int, Field(ge=0)] = 99
     """Number of [unusedN] slots after the special tokens."""
 
     @model_validator(mode="after")
     def _letters_fit(self) -> "Vocabulary":
         if self.path is None and self.size <= len(SPECIAL_TOKENS) + self.unused:
-            raise ValueError(f"size {self.size} leaves no piece beside {self.unused} unused slots")
+            raise ValueError(f"size {self.size} leaves no subword beside {self.unused} unused slots")
         return self
 
 
@@ -133,18 +210,18 @@ class Masking(Section):
     """Masked LM targets."""
 
     unit: MaskUnit = "whole_word"
-    """What is masked together."""
+    """Unit of masking."""
     probability: Annotated[float, Field(gt=0, lt=1)] = 0.15
     """Share of the tokens that become targets."""
     mask_share: Annotated[float, Field(ge=0, le=1)] = 0.8
     """Share of the targets replaced by [MASK]."""
     random_share: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of the targets replaced by a random piece; the rest stays as it is."""
+    """Share of the targets replaced by a random subword. The rest stays unchanged."""
     predict_unknown: bool = False
     """Whether [UNK] may be a target."""
-    words: str | None = None
-    """Text file with one word on each line, for scripts without spaces between words: pieces that spell
-    one of them are masked together. Without it every piece of such a script is a word of its own."""
+    words: Location | None = None
+    """Text file with one word per line, for scripts without spaces between words: subwords that spell one of
+    these words are masked together. Without the file, every subword of such a script counts as a word."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> "Masking":
@@ -154,12 +231,12 @@ class Masking(Section):
 
 
 class SequenceLength(Section):
-    """One set of instances."""
+    """A maximum length, for which the build makes a set of sequences."""
 
     max_seq_length: Annotated[int, Field(ge=16, le=8192)]
-    """Tokens in a sequence, special tokens included."""
+    """Maximum number of tokens in a sequence, special tokens included."""
     max_predictions: Annotated[int, Field(ge=1)]
-    """Masked tokens in a sequence at most."""
+    """Maximum number of masked LM targets in a sequence."""
 
 
 class Instances(Section):
@@ -168,43 +245,56 @@ class Instances(Section):
     objective: Objective = "nsp"
     """Next sentence prediction, sentence order prediction, or none."""
     packing: Packing = "full_sentences"
-    """For objective none: may a sequence cross documents?"""
+    """For objective none: whether a sequence may cross documents (full_sentences) or not (doc_sentences)."""
     lengths: Annotated[list[SequenceLength], Field(min_length=1)] = [
         SequenceLength(max_seq_length=128, max_predictions=20),
         SequenceLength(max_seq_length=512, max_predictions=80),
     ]
-    """The sets to make; each has every document."""
+    """The sets to make. Each has every document."""
     passes: Annotated[int, Field(ge=1, le=100)] = 1
-    """Passes over the corpus with fresh boundaries, partners and masks."""
+    """Passes over the corpus, each with new boundaries, partners and masks."""
     short_seq_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
-    """Share of sequences that aim at a random shorter length."""
+    """Share of sequences with a random shorter target length."""
     masking: Masking = Masking()
     """Masked LM targets."""
     bucket_bytes: Annotated[int, Field(ge=1 << 14)] = 64 << 20
-    """Text of one shuffle bucket, which becomes one shard of each set."""
+    """Bytes of text in one shuffle bucket, which becomes one shard of each set."""
     validation_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
-    """Share of the documents held out, chosen by content hash."""
+    """Share of the documents that are held out for validation, chosen by content hash."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Exponent on the languages' shares of documents; 1 keeps them as they are, mBERT used 0.7."""
+    """Exponent on each language's share of the text. 1 keeps the shares; mBERT used 0.7."""
+
+
+class Publish(Section):
+    """What is written besides the sequences."""
+
+    documents: bool = False
+    """Write the kept documents as a dataset to OUTPUT/documents: id, revision, timestamp, url, title, lang
+    and text, with a config for each language (load_dataset("OUTPUT/documents", "en"))."""
 
 
 class BuildConfig(Section):
     """A corpus build, from raw sources to shards."""
 
-    output: str
-    """Where the corpus goes: a folder or a URI."""
+    output: Location
+    """Folder or URI of the corpus."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 12345
     """Seed of every random choice."""
     sources: Annotated[list[Source], Field(min_length=1)]
-    """What is read."""
+    """The sources to read."""
     extraction: Extraction = Extraction()
     """Reading and cleaning."""
     dedup: Dedup = Dedup()
-    """Removal of repeated documents."""
+    """Removal of duplicate documents."""
     vocabulary: Vocabulary = Vocabulary()
     """The WordPiece vocabulary."""
     instances: Instances = Instances()
     """Pairs and masks."""
+    publish: Publish = Publish()
+    """What is written besides the sequences."""
+    previous: Location | None = None
+    """Folder or URI of an earlier corpus. Wikimedia pages that have not changed since are not cleaned again.
+    The corpus has the same bytes as without it, and the build may be resumed with or without it."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "BuildConfig":

@@ -1,28 +1,45 @@
-"""The errors a user can cause or meet; every one is printed as a single line, without a traceback."""
+"""The errors that a user can cause or meet. Each is printed as one line without a traceback."""
+
+from schemas.redaction import redact
 
 
 class BertmillError(Exception):
-    """Base of all expected failures. Its text names the file or field and what is wrong with it."""
+    """Base of all expected failures.
+
+    The text says what is wrong, where (file or field), and what to do. Passwords and signatures of URLs in
+    it are hidden.
+    """
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redact(value) if isinstance(value, str) else value for value in arguments))
 
 
 class ConfigError(BertmillError):
-    """A config file that is missing, unreadable, misspelt or out of range."""
+    """A config that is missing, unreadable, misspelled or out of range."""
 
 
 class InputError(BertmillError):
-    """A source file that is missing, truncated, of another format, or unreadable."""
+    """A source file that is missing, truncated, unreadable or in another format."""
 
 
 class StorageError(BertmillError):
-    """A storage call that failed after its retries, or that the credentials do not permit."""
+    """A storage call that failed after its retries or that the credentials do not permit."""
 
 
 class CorpusError(BertmillError):
     """A corpus (manifest, shard, vocabulary, marker) that contradicts itself or its reader."""
 
 
+class ShuffleLostError(BertmillError):
+    """Files of a shuffle that another process removed when it finished the stage. A retry resumes."""
+
+
 class CheckpointError(BertmillError):
-    """A checkpoint that is incomplete, corrupt, fenced off, or does not fit the model."""
+    """A checkpoint that is incomplete, corrupt, claimed by a newer attempt, or does not fit the model."""
+
+
+class PluginError(BertmillError):
+    """An exception in the code of a plug-in, or a result that it must not give."""
 
 
 class ClusterError(BertmillError):

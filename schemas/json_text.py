@@ -1,13 +1,13 @@
-"""JSON that others wrote: whatever is wrong with it is a ValueError."""
+"""Parses JSON from elsewhere; everything wrong with it is a ValueError."""
 
 import json
 from typing import Any
 
 
 def parse_json(text: str | bytes, *, constants: bool = True) -> Any:
-    """What ``text`` says. Raises ValueError, also for nesting deeper than Python can follow.
+    """The value in ``text``. Raises ValueError, also for nesting too deep for Python.
 
-    Without ``constants`` NaN and Infinity, which JSON does not know and Python writes, are refused too.
+    Without ``constants`` it refuses NaN and Infinity, which Python writes but JSON does not allow.
     """
     try:
         return json.loads(text, parse_constant=None if constants else _refuse)

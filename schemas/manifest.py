@@ -1,235 +1,355 @@
-"""The corpus manifest: its version, its JSON Schema, and the checked way to read one.
+"""The corpus manifest as typed classes, and the only way to read or write one.
 
-A reader follows the manifest only, never a listing: what it does not name does not exist.
-It holds no time, host or path outside the corpus, so that equal builds give equal bytes.
+Readers follow the manifest and never list a folder: a file that it does not name does not exist. It holds no
+time, host or path outside the corpus, so equal builds write equal bytes.
 """
 
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-import jsonschema
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from schemas.attribute_docs import DescribedJsonSchema
 from schemas.errors import CorpusError
+from schemas.instance_counts import Count, InstanceCounts
 from schemas.json_text import parse_json
 from schemas.vocabulary import SPECIAL_TOKENS
 
 MANIFEST_NAME = "manifest.json"
-MANIFEST_FORMAT = "bertmill-corpus"
-MANIFEST_VERSION = 1
+MANIFEST_FORMAT: Final = "bertmill-corpus"
+MANIFEST_VERSION: Final = 2
 
-# Far beyond any corpus, and within the integers of every reader.
-_MOST = 1 << 53
-_COUNT = {"type": "integer", "minimum": 0, "maximum": _MOST}
-_ROW_GROUP = {"type": "integer", "minimum": 1, "maximum": _MOST}
-_LONGEST = 1 << 17
-_SHA256 = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
-_COUNTS_BY_NAME = {"type": "object", "additionalProperties": _COUNT}
-# A path below the manifest's folder; no absolute path and no step upwards.
-_PATH = {"type": "string", "pattern": r"^(?!/)(?!.*(^|/)\.\.(/|$))[^\\\x00:]+$"}
-
-SHARD_ENTRY: dict[str, Any] = {
-    "type": "object",
-    "required": ["path", "rows", "tokens", "bytes", "sha256", "row_groups", "languages"],
-    "additionalProperties": False,
-    "properties": {
-        "path": _PATH,
-        "rows": _COUNT,
-        "tokens": _COUNT,
-        "bytes": _COUNT,
-        "sha256": _SHA256,
-        "row_groups": {"type": "array", "items": _ROW_GROUP},
-        "languages": _COUNTS_BY_NAME,
-    },
-}
-
-SET_ENTRY = {
-    "type": "object",
-    "required": ["name", "split", "max_seq_length", "max_predictions", "pass", "rows", "tokens", "shards"],
-    "additionalProperties": False,
-    "properties": {
-        "name": {"type": "string", "minLength": 1},
-        "split": {"enum": ["train", "validation"]},
-        "max_seq_length": {"type": "integer", "minimum": 8, "maximum": _LONGEST},
-        "max_predictions": {"type": "integer", "minimum": 1, "maximum": _LONGEST},
-        "pass": _COUNT,
-        "rows": _COUNT,
-        "tokens": _COUNT,
-        "shards": {"type": "array", "items": SHARD_ENTRY},
-    },
-}
-
-_SHARE = {"type": "number", "minimum": 0, "maximum": 1}
-_MASKING = {
-    "type": "object",
-    "required": ["unit", "probability", "mask_share", "random_share"],
-    "properties": {
-        "unit": {"enum": ["token", "whole_word", "span", "ngram"]},
-        "probability": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
-        "mask_share": _SHARE,
-        "random_share": _SHARE,
-        "predict_unknown": {"type": "boolean"},
-        "words": {
-            "type": ["object", "null"],
-            "required": ["path", "sha256"],
-            "properties": {"path": _PATH, "sha256": _SHA256},
-        },
-    },
-}
-
-# What a build counts of a set; `bertmill verify` counts the first five again.
-_SET_NUMBERS = ("rows", "row_tokens", "masked", "masked_by_mask", "masked_unchanged", "tokens_in",
-                "tokens_used", "tokens_cut")  # fmt: skip
-_SET_GROUPS = ("labels", "left_over", "events")
-_SET_COUNTS = {
-    "type": "object",
-    "required": [*_SET_NUMBERS, *_SET_GROUPS],
-    "properties": dict.fromkeys(_SET_NUMBERS, _COUNT) | dict.fromkeys(_SET_GROUPS, _COUNTS_BY_NAME),
-}
-
-MANIFEST_SCHEMA: dict[str, Any] = {
-    "$schema": "https://json-schema.org/draft/2020-12/schema",
-    "title": "bertmill corpus manifest",
-    "type": "object",
-    "required": [
-        "format", "version", "objective", "label_convention", "masking", "vocabulary",
-        "languages", "sets", "counts", "config", "config_hash", "code_version", "libraries", "sha256",
-    ],
-    "additionalProperties": False,
-    "properties": {
-        "format": {"const": MANIFEST_FORMAT},
-        "version": {"const": MANIFEST_VERSION},
-        "objective": {"enum": ["nsp", "sop", "none"]},
-        "label_convention": {"type": "object", "additionalProperties": {"type": "string"}},
-        "masking": _MASKING,
-        "vocabulary": {
-            "type": "object",
-            "required": ["path", "size", "sha256", "cased", "special_ids"],
-            "additionalProperties": False,
-            "properties": {
-                "path": _PATH,
-                "size": {"type": "integer", "minimum": 6, "maximum": 2_000_000},
-                "sha256": _SHA256,
-                "cased": {"type": "boolean"},
-                "special_ids": {**_COUNTS_BY_NAME, "required": list(SPECIAL_TOKENS)},
-            },
-        },
-        "languages": {"type": "object", "additionalProperties": {"type": "object"}},
-        "sets": {"type": "array", "minItems": 1, "items": SET_ENTRY},
-        "counts": {
-            "type": "object",
-            "properties": {"by_set": {"type": "object", "additionalProperties": _SET_COUNTS}},
-        },
-        "config": {"type": "object"},
-        "config_hash": _SHA256,
-        "code_version": {"type": "string"},
-        "libraries": {"type": "object", "additionalProperties": {"type": "string"}},
-        # Of everything else in the manifest: see `seal`.
-        "sha256": _SHA256,
-    },
-}  # fmt: skip
+SequenceTokens = Annotated[int, Field(ge=1, le=1 << 17)]
+RowGroupRows = Annotated[int, Field(ge=1, le=1 << 53)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
-def _items(validator: Any, items: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """The keyword ``items``, which leaves out shards and row groups that are seen to be right at a glance.
+class Record(BaseModel):
+    """A part of the manifest. It accepts no unknown field and converts no type."""
 
-    A manifest of 10^9 rows has 24,000 shards with 10^6 row groups, and is read at every start.
-    """
-    if isinstance(instance, list):
-        if items == _ROW_GROUP and _are_counts(instance, least=1):
-            return
-        if items == SHARD_ENTRY and all(map(_is_sound_shard, instance)):
-            return
-    yield from _STANDARD_ITEMS(validator, items, instance, schema)
-
-
-def _are_counts(values: Iterable[Any], *, least: int) -> bool:
-    return all(type(value) is int and least <= value <= _MOST for value in values)
-
-
-def _is_sound_shard(entry: Any) -> bool:
-    """Whether ``entry`` surely fits SHARD_ENTRY; False says nothing."""
-    if type(entry) is not dict or entry.keys() != _SHARD_FIELDS:
-        return False
-    texts, groups, languages = (entry["path"], entry["sha256"]), entry["row_groups"], entry["languages"]
-    return (
-        all(type(text) is str for text in texts)
-        and _PATH_PATTERN.search(texts[0]) is not None
-        and _SHA256_PATTERN.search(texts[1]) is not None
-        and _are_counts((entry["rows"], entry["tokens"], entry["bytes"]), least=0)
-        and type(groups) is list
-        and _are_counts(groups, least=1)
-        and type(languages) is dict
-        and _are_counts(languages.values(), least=0)
+    model_config = ConfigDict(
+        strict=True,
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        regex_engine="python-re",
     )
 
 
-_SHARD_FIELDS = set(SHARD_ENTRY["properties"])
-_PATH_PATTERN, _SHA256_PATTERN = re.compile(_PATH["pattern"]), re.compile(_SHA256["pattern"])
-_STANDARD_ITEMS = jsonschema.Draft202012Validator.VALIDATORS["items"]
-_Validator: Any = jsonschema.validators.extend(  # type: ignore[no-untyped-call]  # of jsonschema
-    jsonschema.Draft202012Validator, {"items": _items}
-)
+RelativePath = Annotated[str, Field(pattern=r"^(?!/)(?!.*(^|/)\.\.(/|$))[^\\\x00:]+$")]
+"""A path below the manifest's folder. It is not absolute and has no ``..``."""
 
 
-def dump_manifest(manifest: dict[str, Any]) -> bytes:
-    """The manifest's bytes: sealed, checked against the schema, keys sorted, UTF-8, a newline at the end.
+class Shard(Record):
+    """One Parquet file of sequences (columns: schemas.shards.SHARD)."""
 
-    Raises CorpusError when it does not fit the schema.
+    path: RelativePath
+    rows: Count
+    tokens: Count
+    """Lengths of all rows together."""
+    bytes: Count
+    sha256: Sha256
+    row_groups: list[RowGroupRows]
+    """Rows of each row group."""
+    languages: dict[str, Count]
+    """Rows by language code."""
+
+
+class SequenceSet(Record):
+    """The sequences of one maximum length, one side of the split, and one pass over the corpus."""
+
+    name: Annotated[str, Field(min_length=1)]
+    split: Literal["train", "validation"]
+    max_seq_length: Annotated[SequenceTokens, Field(ge=8)]
+    max_predictions: SequenceTokens
+    pass_number: Count
+    rows: Count
+    tokens: Count
+    shards: list[Shard]
+
+    @property
+    def label(self) -> str:
+        """The key of the set in ``counts.by_set``: name/split/pass."""
+        return f"{self.name}/{self.split}/{self.pass_number}"
+
+
+class WordListFile(Record):
+    """The word list by which scripts without spaces are masked."""
+
+    path: RelativePath
+    sha256: Sha256
+
+
+class DocumentFile(Record):
+    """One Parquet file of the kept documents (columns: schemas.published_documents.PUBLISHED_DOCUMENTS)."""
+
+    path: RelativePath
+    lang: str
+    split: Literal["train", "validation"]
+    rows: Count
+    bytes: Count
+    sha256: Sha256
+
+
+class MaskingRecord(Record):
+    """How the masked LM targets were chosen."""
+
+    unit: Literal["token", "whole_word", "span", "ngram"]
+    probability: Annotated[float, Field(gt=0, lt=1)]
+    mask_share: Share
+    random_share: Share
+    predict_unknown: bool = False
+    word_list: WordListFile | None = None
+
+
+class VocabularyFile(Record):
+    """The vocabulary that the token ids refer to."""
+
+    path: RelativePath
+    size: Annotated[int, Field(ge=6, le=2_000_000)]
+    sha256: Sha256
+    cased: bool
+    special_ids: dict[str, Count]
+    """Special token -> id."""
+
+    @field_validator("special_ids")
+    @classmethod
+    def _has_all(cls, special_ids: dict[str, int]) -> dict[str, int]:
+        missing = [token for token in SPECIAL_TOKENS if token not in special_ids]
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        return special_ids
+
+
+class LanguageCounts(Record):
+    """What a build read and wrote in one language.
+
+    pages_seen = pages_skipped + removed + documents; documents = train_documents + validation_documents.
     """
-    sealed = {**manifest, "sha256": seal(manifest)}
-    check_manifest(sealed, "manifest to write")
-    return _canonical(sealed)
+
+    pages_seen: Count
+    pages_skipped: Count
+    skipped: dict[str, Count]
+    """Reason -> pages that extraction skipped."""
+    text_counts: dict[str, Count]
+    """Other counts of extraction: raw_bytes, sentences, sentences_dropped ..."""
+    removed: Count
+    """Extracted documents that deduplication removed."""
+    removals: dict[str, Count]
+    """Reason -> documents that deduplication removed."""
+    documents: Count
+    train_documents: Count
+    train_bytes: Count
+    """UTF-8 bytes of the training documents, before documents are repeated."""
+    validation_documents: Count
+    validation_bytes: Count
+    copies: Annotated[float, Field(ge=0)]
+    """Mean copies of a training document in a pass; 0 without a training document."""
+    sequences: Count
+    """Rows of all sets."""
+    tokens: Count
+    """Tokens of all sets, special tokens included."""
+    words: Count
+    """Input words of one maximum length, over all passes and both sides of the split, copies included."""
+    subwords: Count
+    """The subwords that these words became."""
+    unknown: Count
+    """[UNK] among these subwords."""
 
 
-def seal(manifest: dict[str, Any]) -> str:
-    """SHA-256 of the manifest's bytes without its field ``sha256``: an edited manifest does not match it."""
-    return hashlib.sha256(_canonical({k: v for k, v in manifest.items() if k != "sha256"})).hexdigest()
+class PageCounts(Record):
+    """pages_seen = kept + the sum of skipped."""
+
+    pages_seen: Count
+    kept: Count
+    skipped: dict[str, Count]
+    """Reason -> pages."""
 
 
-def _canonical(manifest: dict[str, Any]) -> bytes:
-    return (json.dumps(manifest, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode()
+class TokenCounts(Record):
+    """tokens_in = tokens_used + tokens_cut + tokens_left_over, over all sets."""
+
+    tokens_in: Count
+    tokens_used: Count
+    tokens_cut: Count
+    tokens_left_over: Count
+
+    @classmethod
+    def of(cls, counts: InstanceCounts) -> "TokenCounts":
+        """The token account in ``counts``."""
+        return cls(
+            tokens_in=counts.tokens_in,
+            tokens_used=counts.tokens_used,
+            tokens_cut=counts.tokens_cut,
+            tokens_left_over=counts.tokens_left_over,
+        )
 
 
-def parse_manifest(raw: bytes, origin: str) -> dict[str, Any]:
+class VocabularyCounts(Record):
+    """What the vocabulary was trained on, and what was left out."""
+
+    words_by_language: dict[str, Count]
+    """Language -> words of the training documents."""
+    languages_losing_marks: list[str]
+    """Languages that lose vowel signs because accents are stripped."""
+    distinct: Count
+    """Distinct words."""
+    frequent: Count
+    """Distinct words that occur often enough."""
+    left_out: Count
+    """Words beyond ``vocabulary.max_words`` of their language."""
+    words: Count
+    """Distinct words that the vocabulary was trained on."""
+    words_pruned: Count
+    """Distinct words beyond ``vocabulary.max_letters``."""
+    pruned_share: Share
+    """Their share of all words."""
+    words_too_long: Count
+    """Distinct words that the tokenizer makes [UNK] for their length."""
+    alphabet: Count
+    """Subwords of a single character."""
+    characters_left_out: Count
+    """Distinct characters without a subword."""
+    left_out_share: Share
+    """Their share of all characters."""
+
+
+class CorpusCounts(Record):
+    """What a build read and wrote, over all languages."""
+
+    pages: PageCounts
+    removals: dict[str, Count]
+    """Reason -> documents that deduplication removed."""
+    documents: Count
+    """Documents after deduplication."""
+    vocabulary: VocabularyCounts | None = None
+    """None when the config names a vocabulary."""
+    tokens: TokenCounts
+    by_set: dict[str, InstanceCounts]
+    """Set label (name/split/pass) -> counts."""
+
+
+class Manifest(Record):
+    """All that a reader of a corpus needs to know. Paths are relative to the manifest's folder."""
+
+    format: Literal["bertmill-corpus"] = MANIFEST_FORMAT
+    version: Literal[2] = MANIFEST_VERSION
+    objective: Literal["nsp", "sop", "none"]
+    label_convention: dict[str, str]
+    """next_sentence_label -> meaning."""
+    masking: MaskingRecord
+    vocabulary: VocabularyFile
+    languages: dict[str, LanguageCounts]
+    sets: Annotated[list[SequenceSet], Field(min_length=1)]
+    documents: list[DocumentFile] = []
+    """The kept documents, if the config asks for them (publish.documents)."""
+    counts: CorpusCounts
+    config: dict[str, Any]
+    """The build's resolved config, without its output."""
+    config_hash: Sha256
+    """Hash of the config, of the files that it names, and of the versions of the formats."""
+    code_version: str
+    """Version of bertmill that built the corpus."""
+    plugins: dict[str, Sha256] = {}
+    """Plug-in (package.module:Name) -> SHA-256 of its source."""
+    libraries: dict[str, str]
+    """Versions of the libraries that can change a byte of the output."""
+    sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
+    """SHA-256 of the manifest without this field. `dump_manifest` sets it."""
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The shards of all sets, in order."""
+        return [shard for entry in self.sets for shard in entry.shards]
+
+
+def manifest_schema() -> dict[str, Any]:
+    """The JSON Schema of a manifest, derived from the classes."""
+    schema = Manifest.model_json_schema(schema_generator=DescribedJsonSchema)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def dump_manifest(manifest: Manifest) -> bytes:
+    """The manifest as UTF-8 JSON with its hash, sorted keys and a newline at the end."""
+    # The text is made once: a manifest of 24,000 shards has 20 MB.
+    raw = _canonical(manifest.model_dump(mode="json") | {"sha256": ""})
+    unsealed = raw.replace(_seal_line(""), b"", 1)
+    return raw.replace(_seal_line(""), _seal_line(hashlib.sha256(unsealed).hexdigest()), 1)
+
+
+def seal(body: dict[str, Any]) -> str:
+    """SHA-256 of a manifest's JSON without its field ``sha256``. An edited manifest does not match it."""
+    return hashlib.sha256(_canonical({k: v for k, v in body.items() if k != "sha256"})).hexdigest()
+
+
+def _seal_line(digest: str) -> bytes:
+    """The line of the field ``sha256`` at the top level, where lines are indented by one space."""
+    return f'\n "sha256": "{digest}",'.encode()
+
+
+def _canonical(body: dict[str, Any]) -> bytes:
+    return (json.dumps(body, ensure_ascii=False, sort_keys=True, indent=1) + "\n").encode()
+
+
+def parse_manifest(raw: bytes, origin: str) -> Manifest:
     """The manifest in ``raw``.
 
-    Raises CorpusError that names ``origin`` and the field at fault, or says that it was edited.
+    Raises CorpusError that names ``origin`` and the first wrong field, or says that the manifest was edited
+    or has another version.
     """
-    try:
-        manifest = parse_json(raw, constants=False)
-    except ValueError as error:
-        raise CorpusError(f"{origin}: not JSON: {error}") from error
-    check_manifest(manifest, origin)
-    if not _holds_its_seal(raw, manifest["sha256"]) and manifest["sha256"] != seal(manifest):
+    manifest = validate_manifest(raw, origin)
+    if not _matches_seal(raw, manifest.sha256) and manifest.sha256 != seal(parse_json(raw)):
         raise CorpusError(f"{origin}: was edited or damaged after it was written (its own sha256 differs)")
-    return dict(manifest)
+    return manifest
 
 
-def _holds_its_seal(raw: bytes, digest: str) -> bool:
-    """Whether ``raw`` without the line of the seal has this digest, as it has when we wrote it.
+def validate_manifest(raw: bytes, origin: str) -> Manifest:
+    """`parse_manifest` without the check of the manifest's own hash."""
+    try:
+        # Pydantic accepts NaN in the free-form ``config``, Python's parser can refuse it.
+        if b"NaN" in raw or b"Infinity" in raw:
+            parse_json(raw, constants=False)
+        header = _Header.model_validate_json(raw)
+    except ValueError as error:
+        what = _first_problem(error) if isinstance(error, ValidationError) else f"not JSON: {error}"
+        raise CorpusError(f"{origin}: {what}") from error
+    if (header.format, header.version) != (MANIFEST_FORMAT, MANIFEST_VERSION):
+        raise CorpusError(
+            f"{origin}: format {header.format!r} version {header.version!r}; this bertmill reads "
+            f"{MANIFEST_FORMAT} version {MANIFEST_VERSION}; build the corpus again, or use the bertmill that "
+            f"built it"
+        )
+    try:
+        return Manifest.model_validate_json(raw)
+    except ValidationError as error:
+        raise CorpusError(f"{origin}: {_first_problem(error)}") from error
 
-    Says no of other layouts of the same content. It spares the writing of 20 MB at every start.
+
+class _Header(BaseModel):
+    """The two fields that say how to read the others."""
+
+    format: Any = None
+    version: Any = None
+
+
+def _first_problem(error: ValidationError) -> str:
+    """``$.sets[0].rows: Input should be ...``."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+    return f"${place}: {first['msg'][:300]}"
+
+
+def _matches_seal(raw: bytes, digest: str) -> bool:
+    """Whether ``raw`` without the line of its hash has this digest, as every manifest of ours has.
+
+    False for other layouts of the same content. A large manifest has 20 MB, which would be written again at
+    every start otherwise.
     """
-    line = f'\n "sha256": "{digest}",'.encode()
-    before, found, after = raw.partition(line)
-    if not found:
+    before, separator, after = raw.partition(_seal_line(digest))
+    if not separator:
         return False
     hashed = hashlib.sha256(before)
     hashed.update(after)
     return hashed.hexdigest() == digest
-
-
-def check_manifest(manifest: object, origin: str) -> None:
-    """Raises CorpusError that names ``origin`` and the first field that breaks the schema."""
-    if isinstance(manifest, dict):
-        found = (manifest.get("format"), manifest.get("version"))
-        if found != (MANIFEST_FORMAT, MANIFEST_VERSION):
-            wanted = f"{MANIFEST_FORMAT} version {MANIFEST_VERSION}"
-            raise CorpusError(f"{origin}: format {found[0]!r} version {found[1]!r}; this reads {wanted}")
-    validator = _Validator(MANIFEST_SCHEMA)
-    error = jsonschema.exceptions.best_match(validator.iter_errors(manifest))
-    if error is not None:
-        raise CorpusError(f"{origin}: {error.json_path}: {error.message[:300]}")

@@ -1,7 +1,7 @@
-"""Choosing what to mask in many rows at once, on rectangles of rows x positions or rows x words.
+"""Selects what to mask in many rows at once, on matrices of rows x positions or rows x words.
 
-Every rectangle is sorted by random bits with the column number in the lowest bits, so that one sort
-of plain integers gives a random order and says where each element came from.
+Each matrix holds random bits with the column number in the lowest bits, so that one sort of integers gives
+a random order together with the column of each element.
 """
 
 from dataclasses import dataclass
@@ -10,15 +10,12 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from schemas.randomness import U64, stream, unit_interval
-
-Ints = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Flags = npt.NDArray[np.bool_]
+from schemas.arrays import I32, I64, U64, Flags
+from schemas.randomness import stream, unit_interval
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NEVER_FITS = 1 << 20
-# Words, and groups of words, that are tried in one go before the rows that are full are left out.
+# Words, and groups of words, to try before the full rows are dropped.
 _COLUMNS = 32
 _GROUPS = 8
 MAX_GROUP_WORDS = 57
@@ -28,27 +25,27 @@ MAX_GROUP_WORDS = 57
 class Words:
     """The words of a block of rows, row by row; W words, n rows."""
 
-    offsets: Ints
-    """[n + 1] where each row begins."""
-    start: Ints
+    offsets: I64
+    """[n + 1] start of each row."""
+    start: I64
     """[W] first piece of each word, counted from the start of the block."""
-    size: Ints
+    size: I64
     """[W] pieces of each word."""
-    first: Ints
+    first: I64
     """[n] number of each row's first word."""
-    count: Ints
+    count: I64
     """[n] words in each row."""
     breaks: Flags
-    """[W] no candidate stands right before the word."""
+    """[W] whether no candidate is right before the word."""
 
     @cached_property
-    def row(self) -> Ints:
-        """[W] the row that each word is in."""
+    def row(self) -> I64:
+        """[W] row of each word."""
         return np.repeat(np.arange(self.count.size), self.count)
 
     @cached_property
-    def run(self) -> Ints:
-        """[W] words from this one to the end of the unbroken stretch of words that it is in."""
+    def run(self) -> I64:
+        """[W] words from this one to the end of its unbroken run of words."""
         starts = np.flatnonzero(self.breaks)
         ends = np.append(starts, self.breaks.size)[1:]
         return np.repeat(ends, ends - starts) - np.arange(self.breaks.size)
@@ -58,27 +55,27 @@ class Words:
 class Targets:
     """The masked positions of a block of rows, ascending."""
 
-    row: Ints
-    position: Ints
+    row: I64
+    position: I64
     """Counted from the start of the row."""
-    group: Ints
-    """First position of the group of words that was masked together; for tokens the position."""
+    group: I64
+    """First position of the group of words that is masked together; for single tokens, the position."""
 
 
 @dataclass(frozen=True)
 class ChosenWords:
-    """The masked words, ascending: their numbers, and the first word of the group each came with."""
+    """The masked words, ascending: their numbers, and the first word of the group of each."""
 
-    word: Ints
-    anchor: Ints
+    word: I64
+    anchor: I64
 
 
-def row_sums(flags: Flags, offsets: Ints) -> Ints:
-    """[n] set flags in each row; quick where few are set."""
+def row_sums(flags: Flags, offsets: I64) -> I64:
+    """[n] number of set flags in each row; fast when few are set."""
     return np.diff(np.searchsorted(np.flatnonzero(flags), offsets))
 
 
-def pick_tokens(candidate: Flags, offsets: Ints, budget: Ints, keys: U64) -> Targets:
+def pick_tokens(candidate: Flags, offsets: I64, budget: I64, keys: U64) -> Targets:
     """``budget`` candidates of each row, without replacement."""
     lengths = np.diff(offsets)
     width, most = int(lengths.max()), int(budget.max())
@@ -100,7 +97,7 @@ def pick_tokens(candidate: Flags, offsets: Ints, budget: Ints, keys: U64) -> Tar
 
 
 def _random_order(keys: U64, allowed: Flags) -> tuple[U64, np.uint64]:
-    """[n, width] random bits over the column number, the disallowed last; and the mask of the column."""
+    """[n, width] random bits above the column number, disallowed columns last; and the column's bit mask."""
     width = allowed.shape[1]
     low = np.uint64((1 << width.bit_length()) - 1)
     columns = np.arange(width)
@@ -111,12 +108,12 @@ def _random_order(keys: U64, allowed: Flags) -> tuple[U64, np.uint64]:
     return order, low
 
 
-def find_words(candidate: Flags, joins: Flags, offsets: Ints) -> Words:
-    """Words are runs of candidates; one starts wherever a piece does not join the piece before it."""
+def find_words(candidate: Flags, joins: Flags, offsets: I64) -> Words:
+    """Splits runs of candidates into words: a word starts where a piece does not join the piece before."""
     after_candidate = np.empty_like(candidate)
     after_candidate[1:] = candidate[:-1]
     after_candidate[offsets[:-1]] = False
-    # A word ends where the next one starts or where there is no candidate.
+    # A word ends where the next one starts, and before a piece that is not a candidate.
     bound = np.flatnonzero(~(candidate & joins & after_candidate))
     starts = candidate[bound]
     size = np.diff(bound, append=candidate.size)[starts]
@@ -127,19 +124,19 @@ def find_words(candidate: Flags, joins: Flags, offsets: Ints) -> Words:
 
 @dataclass(frozen=True)
 class GroupLengths:
-    """How many words the group that begins at a word has; drawn by the word's key and position."""
+    """The number of words in the group that starts at a word, drawn by the row's key and the position."""
 
     weights: npt.NDArray[np.float64]
-    """Of 1, 2, 3 ... words, MAX_GROUP_WORDS at most."""
+    """Weights of groups of 1, 2, 3 ... words, at most MAX_GROUP_WORDS."""
     keys: U64
     """[n] random key of each row."""
     whole: bool
-    """False (span): a length past the end of its stretch is cut down to it; a group ends early at the
-    budget or at a masked word. True (ngram): such a length is not drawn in the first place; a group is
-    shortened until it fits the budget and left out when it touches a masked word."""
+    """False (span): a length past the end of its run is cut there, and a group ends early at the budget or
+    at a masked word. True (ngram): such a length is never drawn; a group is shortened until it fits the
+    budget, and dropped when it touches a masked word."""
 
-    def draw(self, row: Ints, position: Ints, run: Ints) -> Ints:
-        """Lengths of the groups at the words with these rows, positions and words left in their stretch."""
+    def draw(self, row: I64, position: I64, run: I64) -> I64:
+        """Lengths of groups at the words with these rows, positions and words left in their run."""
         room = np.minimum(run, self.weights.size)
         summed = np.cumsum(self.weights)
         point = unit_interval(stream(self.keys[row], position))
@@ -149,9 +146,9 @@ class GroupLengths:
 
 
 def pick_words(
-    words: Words, *, budget: Ints, keys: U64, groups: GroupLengths | None, max_predictions: int
+    words: Words, *, budget: I64, keys: U64, groups: GroupLengths | None, max_predictions: int
 ) -> ChosenWords:
-    """Words of each row in random order while they fit its ``budget`` of pieces; in groups or singly.
+    """Takes words of each row in random order, single or in groups, while its ``budget`` of pieces lasts.
 
     Raises ValueError for groups of more than MAX_GROUP_WORDS words.
     """
@@ -179,26 +176,26 @@ class _Order:
         self._order, self._low = _random_order(keys, inside)
         self._order.sort(axis=1)
 
-    def tried(self, rows: Ints, begin: int, end: int) -> tuple[Ints, Flags]:
-        """[end - begin, rows] numbers of the words in these places of the order; and whether there is one.
+    def tried(self, rows: I64, begin: int, end: int) -> tuple[I64, Flags]:
+        """[end - begin, rows] the words at these positions of the order, and whether each exists.
 
-        Past a row's words the number is that of the row's last word.
+        After the last word of a row its number is repeated.
         """
         last = self.words.count[rows]
         place = np.arange(begin, min(end, self.width))[:, None]
         column = (self._order[rows, begin:end].T & self._low).astype(np.int64)
         return self.words.first[rows] + np.minimum(column, last - 1), place < last
 
-    def first_within(self, rows: Ints, max_predictions: int) -> Ints:
-        """The first word of each row that has at most ``max_predictions`` pieces, failing that the first."""
+    def first_within(self, rows: I64, max_predictions: int) -> I64:
+        """The first word of each row with at most ``max_predictions`` pieces, or else its first word."""
         word, there = self.tried(rows, 0, self.width)
         return np.asarray(
             word[np.argmax((self.words.size[word] <= max_predictions) & there, axis=0), np.arange(rows.size)]
         )
 
 
-def _fill_singly(order: _Order, budget: Ints) -> Int32:
-    """[W] its own number where a word is taken, else -1."""
+def _fill_singly(order: _Order, budget: I64) -> I32:
+    """[W] the word's own number if it is taken, else -1."""
     anchor = np.full(order.words.size.size, -1, np.int32)
     sizes_of = order.words.size.astype(np.int32)
     left = budget.astype(np.int32)
@@ -221,15 +218,15 @@ def _fill_singly(order: _Order, budget: Ints) -> Int32:
 
 
 class _Groups:
-    """State of filling rows with groups of words: what is taken, and how much of the budget is left.
+    """The state of filling rows with groups of words: the words taken and the budget left.
 
-    Taken words are bits of their row: the eight bytes from a word's byte on tell of it and of the 56 words
-    after it at least, so one number says how many are free from a word on.
+    Taken words are bits of their row. The eight bytes from a word's byte on cover it and at least the 56
+    words after it, so one integer holds how many words are free from there.
     """
 
-    def __init__(self, order: _Order, budget: Ints, lengths: GroupLengths) -> None:
+    def __init__(self, order: _Order, budget: I64, lengths: GroupLengths) -> None:
         if lengths.weights.size > MAX_GROUP_WORDS:
-            raise ValueError(f"groups have {MAX_GROUP_WORDS} words at most")
+            raise ValueError(f"a group must have at most {MAX_GROUP_WORDS} words")
         self._order, self._words, self._lengths = order, order.words, lengths
         self._left, self._budget = budget.copy(), budget
         self._row_bytes = (order.width >> 3) + 8
@@ -240,8 +237,8 @@ class _Groups:
         # Words that end at or before each piece of the block.
         self._ended = np.cumsum(ends)
 
-    def fill(self) -> Int32:
-        """[W] first word of the group that took the word, else -1; one group a row and step."""
+    def fill(self) -> I32:
+        """[W] first word of the group that took the word, else -1; each step adds one group to a row."""
         words, groups = self._words, []
         active = np.flatnonzero(self._left > 0)
         for begin in range(0, self._order.width, _GROUPS):
@@ -265,15 +262,15 @@ class _Groups:
             anchor[anchors + np.arange(anchors.size) - np.repeat(np.cumsum(count) - count, count)] = anchors
         return anchor
 
-    def _place(self, tried: "_Tried", left: Ints, budget: Ints) -> tuple[Ints, Ints]:
-        """Put one group for each row, and take its pieces from what is ``left`` of the row's ``budget``.
+    def _place(self, tried: "_Tried", left: I64, budget: I64) -> tuple[I64, I64]:
+        """Adds one group to each row and subtracts its pieces from ``left``, of the row's ``budget``.
 
-        Returns first word and number of words of those that were put. A row that is finished has
-        nothing left.
+        Returns the first word and the number of words of each added group. A finished row has nothing
+        left.
         """
         window = self._taken[tried.byte]
         taken = window >> tried.bit
-        # Zeros below the lowest bit that is set.
+        # The number of zeros below the lowest set bit.
         free = np.bitwise_count(~taken & (taken - np.uint64(1)))
         fits = self._ended[np.minimum(tried.start + left, self._ended.size - 1)] - tried.word
         count = np.minimum(tried.length, fits)
@@ -290,23 +287,23 @@ class _Groups:
         ones = (np.uint64(1) << many.astype(np.uint64)) - np.uint64(1)
         self._taken[tried.byte[put]] = window[put] | (ones << tried.bit[put])
         if over_budget is not None:
-            # A span that the budget ended is the row's last: scattered words shall not fill the rest.
+            # A span that the budget cut is the row's last, so that scattered words do not fill the rest.
             left[over_budget & (left < budget)] = 0
         return first, many
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """A word of each row at which a group may begin."""
+    """A word of each row at which a group may start."""
 
-    word: Ints
-    start: Ints
+    word: I64
+    start: I64
     """First piece of the word."""
-    length: Ints
-    """Words that the group would have."""
-    byte: Ints
+    length: I64
+    """Number of words of the group."""
+    byte: I64
     bit: U64
-    """Where the word's bit is."""
+    """Position of the word's bit."""
 
 
 def expand_words(words: Words, chosen: ChosenWords, max_predictions: int) -> Targets:

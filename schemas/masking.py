@@ -1,20 +1,21 @@
-"""Masked-LM targets for batches of rows: which positions are predicted and what stands in their place.
+"""Masked-LM targets for batches of rows: which positions are predicted and what replaces them.
 
-The pipeline calls it once for each pass (static masks), the trainer on every epoch (dynamic masks);
-both get the rule from here, so both mean the same. Sources of the rules: google-research/bert
-create_pretraining_data (token, whole_word, 80/10/10), SpanBERT (span), ALBERT (ngram).
+The pipeline calls this once for each pass (static masks), the trainer in every epoch (dynamic masks), so
+both use the same rule. Sources of the rules: google-research/bert create_pretraining_data (token,
+whole_word, 80/10/10), SpanBERT (span), ALBERT (ngram).
 
-Where this differs from them, on purpose:
+Intended differences from them:
 
-- a random piece is never a special token and never an [unusedN] slot; [UNK] is not a target by default;
-- a word ends at a separator, so the first piece of B never joins the last word of A;
-- in scripts without spaces between words each piece is a word of its own, unless a segmenter
-  (schemas.word_list) says more: a run of ``##`` pieces is a sentence there, which no budget holds;
-- every row that has a piece to predict gets a target: when no word fits the row's budget, the first
-  word in random order with at most ``max_predictions`` pieces is taken whole, failing that its first
-  ``max_predictions`` pieces;
-- a span consists of whole words and stops before the word that exceeds the budget;
-- all draws come from the row's key and the position, so a row's masks do not depend on its batch.
+- A random replacement is never a special token and never an [unusedN] slot. [UNK] is not a target by
+  default.
+- A word ends at a separator, so the first piece of B never joins the last word of A.
+- In scripts without spaces between words each piece is a separate word, unless a segmenter
+  (schemas.word_list) finds longer ones. There a run of ``##`` pieces is a sentence, which no budget holds.
+- Every row that has a piece to predict gets a target. When no word fits the row's budget, the first word in
+  random order with at most ``max_predictions`` pieces is masked whole. Without such a word, the first
+  ``max_predictions`` pieces of the first word are masked.
+- A span consists of whole words and stops before the word that exceeds the budget.
+- All draws come from the row's key and the position, so a row's masks do not depend on its batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,25 +26,24 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas import mask_selection
+from schemas.arrays import I32, I64, U64, Flags
 from schemas.errors import CorpusError
 from schemas.randomness import draws, stream, unit_interval
 from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS, UNK
 
 MaskUnit = Literal["token", "whole_word", "span", "ngram"]
-Ids = npt.NDArray[np.int32]
-Offsets = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-Keys = npt.NDArray[np.uint64]
-# For scripts without word spaces: from the flat ids and the row offsets, true where a piece
-# belongs to the same word as the piece before it.
+Ids = I32
+Offsets = I64
+Keys = U64
+# From the flat ids and the row offsets: true where a piece belongs to the word of the piece before it.
 Segmenter = Callable[[Ids, Offsets], Flags]
 
-# What a draw is for: the second word of its key.
+# The purpose of a draw: the second part of its key.
 _SELECTION, _LENGTH, _REPLACEMENT, _PIECE = 1, 2, 3, 4
-# Elements of the rectangle rows x longest row that one step holds, so that it stays in the cache.
+# Elements of the matrix rows x longest row in one step, so that it stays in the CPU's cache.
 _BLOCK_CELLS = 1 << 18
-# Groups are put one a row and step, so that a step needs more rows to be worth its calls.
+# Each step adds one group to a row, so a step needs more rows to be worth its calls.
 _BLOCK_CELLS_OF_GROUPS = 1 << 20
 
 
@@ -54,38 +54,38 @@ class MaskingRule:
     unit: MaskUnit = "whole_word"
     """token: single pieces; whole_word; span: up to 10 words, geometric; ngram: 1 to 3 words, p(n) ~ 1/n."""
     probability: float = 0.15
-    """Share of a row's tokens, special tokens included in its length, that become targets."""
+    """Share of a row's tokens that become targets; its special tokens count."""
     max_predictions: int = 20
-    """Targets of a row at most."""
+    """Maximum number of targets of a row."""
     mask_share: float = 0.8
-    """Share of the targets that [MASK] replaces."""
+    """Share of the targets that become [MASK]."""
     random_share: float = 0.1
-    """Share of the targets that a random piece replaces; the rest stays as it is."""
+    """Share of the targets that become a random piece; the rest stays unchanged."""
     span_probability: float = 0.2
     """Parameter of the geometric distribution of span lengths (SpanBERT's published command)."""
     max_span: int = 10
-    """Words in a span at most; the geometric distribution is cut there and renormalised."""
+    """Maximum number of words in a span; the geometric distribution is cut there and renormalized."""
     max_ngram: int = 3
-    """Words in an n-gram at most."""
+    """Maximum number of words in an n-gram."""
 
 
 @dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking must know of each of the V pieces."""
+    """The properties of the V pieces that masking needs."""
 
     blocked: Flags
-    """[V] special tokens, which are never targets; they also end a word."""
+    """[V] special tokens: never targets, and they end a word."""
     continuation: Flags
-    """[V] pieces that continue a word: those with ``##``, but for scripts without spaces between words."""
+    """[V] pieces that continue a word: those with ``##``, except in scripts without spaces."""
     replacements: Ids
-    """Pieces that a random replacement is drawn from."""
+    """Ids that random replacements are drawn from."""
     mask_id: int
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[str], predict_unknown: bool = False) -> "MaskingVocabulary":
         """From the pieces in the order of their ids.
 
-        Raises CorpusError when a special token is missing or there is nothing but special tokens.
+        Raises CorpusError when a special token is missing or no other piece exists.
         """
         missing = [token for token in SPECIAL_TOKENS if token not in pieces]
         if missing:
@@ -95,7 +95,7 @@ class MaskingVocabulary:
         continuation = np.array([_continues(piece) for piece in pieces])
         replacements = np.flatnonzero(~special & ~unused).astype(np.int32)
         if replacements.size == 0:
-            raise CorpusError("vocabulary: there is no piece beside the special tokens")
+            raise CorpusError("vocabulary: contains only special tokens")
         blocked = special.copy()
         if predict_unknown:
             blocked[pieces.index(UNK)] = False
@@ -103,7 +103,7 @@ class MaskingVocabulary:
 
 
 def _continues(piece: str) -> bool:
-    # In a script without spaces a run of ## pieces is no word but as much as a sentence.
+    # In a script without spaces a run of ## pieces may be a whole sentence.
     return piece.startswith(CONTINUATION) and len(piece) > 2 and not lacks_spaces(piece[2:])
 
 
@@ -118,21 +118,21 @@ class Rows:
     ids: Ids
     """Flat unmasked ids, special tokens included."""
     offsets: Offsets
-    """[n + 1] where each row begins in ``ids``."""
+    """[n + 1] start of each row in ``ids``."""
     keys: Keys
     """[n] random keys: equal rows with equal keys get equal masks."""
 
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """Rows with their targets replaced; rows are flat, with offsets [n + 1]."""
+    """Rows with their targets replaced."""
 
     input_ids: Ids
-    """Flat ids after replacement; offsets as those of the rows that came in."""
+    """Flat ids after replacement, with the offsets of the input rows."""
     positions: Ids
     """Flat target positions, counted from the start of their row, ascending in each row."""
     position_offsets: Offsets
-    """[n + 1] where each row's targets begin in ``positions``."""
+    """[n + 1] start of each row's targets in ``positions``."""
     labels: Ids
     """Original ids at the targets."""
 
@@ -140,7 +140,7 @@ class MaskedRows:
 def mask_rows(
     rows: Rows, rule: MaskingRule, vocabulary: MaskingVocabulary, segmenter: Segmenter | None = None
 ) -> MaskedRows:
-    """Choose and replace targets in every row. A row without a piece to predict gets no target."""
+    """Selects and replaces targets in every row. A row without a piece to predict gets no target."""
     cells = _BLOCK_CELLS_OF_GROUPS if rule.unit in ("span", "ngram") else _BLOCK_CELLS
     parts = [_mask_block(block, rule, vocabulary, segmenter) for block in _blocks(rows, cells)]
     if not parts:
@@ -158,7 +158,7 @@ def mask_rows(
 def unmask_rows(
     input_ids: Ids, offsets: Offsets, positions: Ids, position_offsets: Offsets, labels: Ids
 ) -> Ids:
-    """The original flat ids of rows as a shard holds them: the labels written back."""
+    """The original flat ids of masked rows, with the labels written back."""
     original = input_ids.copy()
     starts = np.repeat(offsets[:-1], np.diff(position_offsets))
     original[starts + positions] = labels
@@ -166,12 +166,16 @@ def unmask_rows(
 
 
 def sample_keys(seed: int, epoch: int, samples: npt.NDArray[np.integer]) -> Keys:
-    """[n] keys for dynamic masks: a sample's masks depend on nothing but seed, epoch and its number."""
+    """[n] keys for dynamic masks, which depend only on the seed, the epoch and the sample's number."""
     return draws(seed, epoch, samples)
 
 
 def offsets_of(lengths: npt.NDArray[np.integer]) -> Offsets:
-    """[n + 1] offsets of things with these lengths, laid end to end."""
+    """[n + 1] offsets of items with these lengths in a flat array.
+
+    >>> offsets_of(np.array([2, 3])).tolist()
+    [0, 2, 5]
+    """
     offsets = np.zeros(lengths.size + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
@@ -222,7 +226,7 @@ def _groups(rows: Rows, rule: MaskingRule) -> mask_selection.GroupLengths | None
         return None
     keys = draws(rows.keys, _LENGTH)
     if rule.unit == "span":
-        # By products, since a power may differ in its last bit between machines.
+        # By products, because the last bit of a power may differ between machines.
         weights = np.cumprod(
             np.array([1.0] + [1 - rule.span_probability] * (rule.max_span - 1)), dtype=np.float64
         )
@@ -232,11 +236,11 @@ def _groups(rows: Rows, rule: MaskingRule) -> mask_selection.GroupLengths | None
 
 
 def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArray[np.int64]:
-    """[n] targets of each row: 15 % of its length, half to even, at least 1, at most what is there."""
-    wanted = np.rint(np.diff(offsets) * rule.probability).astype(np.int64)
-    wanted = np.clip(wanted, 1, rule.max_predictions)
-    present = np.diff(offsets) - mask_selection.row_sums(~candidate, offsets)
-    return np.minimum(wanted, present)
+    """[n] number of targets: the rule's share of the length, half to even, from 1 to the candidates."""
+    share = np.rint(np.diff(offsets) * rule.probability).astype(np.int64)
+    share = np.clip(share, 1, rule.max_predictions)
+    available = np.diff(offsets) - mask_selection.row_sums(~candidate, offsets)
+    return np.minimum(share, available)
 
 
 def _replace(
@@ -246,7 +250,7 @@ def _replace(
     rule: MaskingRule,
     vocabulary: MaskingVocabulary,
 ) -> Ids:
-    """What stands in the place of each target. A span draws once for all its tokens (SpanBERT)."""
+    """The replacement of each target. A span draws once for all its tokens (SpanBERT)."""
     draw_at = targets.group if rule.unit == "span" else targets.position
     kind = unit_interval(stream(draws(keys, _REPLACEMENT)[targets.row], draw_at))
     result = np.full(labels.size, vocabulary.mask_id, np.int32)

@@ -1,9 +1,8 @@
-"""Which scripts have no spaces between words, by ranges of code points (Unicode block boundaries)."""
+"""Scripts without spaces between words, as ranges of code points (Unicode blocks)."""
 
 from functools import cache
 
-# Scripts whose words are not parted by spaces. Han is here for the ideographs that BERT's basic
-# tokenizer does not isolate.
+# Han is included for the ideographs that BERT's basic tokenizer does not isolate.
 _WITHOUT_SPACES = (
     (0x0E00, 0x0EFF),  # Thai, Lao
     (0x0F00, 0x0FFF),  # Tibetan
@@ -45,5 +44,5 @@ def _in_script_without_spaces(char: str) -> bool:
 
 
 def lacks_spaces(word: str) -> bool:
-    """Whether at least half of the characters are of scripts that put no spaces between words."""
+    """Whether at least half of the characters belong to scripts without spaces between words."""
     return 2 * sum(map(_in_script_without_spaces, word)) >= len(word)

@@ -6,16 +6,16 @@ from pathlib import Path
 
 
 def _code_version() -> str:
-    """The checkout's version where there is one, else the installed package's.
+    """The version of the checkout if there is one, else of the installed package.
 
-    A job runs in an uploaded copy of a checkout that is not installed there; it must not write another
-    version than the same checkout where it is.
+    A submitted job runs in an uploaded copy of a checkout that is not installed, and must write the same
+    version as the checkout itself.
     """
     project = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if project.is_file():
-        found = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
-        if found.get("name") == "bertmill":
-            return str(found["version"])
+        project_table = tomllib.loads(project.read_text(encoding="utf-8")).get("project", {})
+        if project_table.get("name") == "bertmill":
+            return str(project_table["version"])
     try:
         return version("bertmill")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The special tokens of a BERT vocabulary and the order in which they open it."""
+"""The special tokens of a BERT vocabulary, in the order of their ids."""
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)

@@ -1,42 +1,42 @@
-"""Words of scripts without spaces, found in rows of pieces by a list, so that they are masked whole.
+"""Finds the words of scripts without spaces by a word list, so that they are masked whole.
 
-Thai, Lao, Khmer, Japanese or Chinese text has no word boundaries to see: a run of ``##`` pieces may be
-a sentence, and Chinese has one piece a character. By itself each such piece is a word of its own to the
-masking rule. With a list of words, pieces that spell one of them, the longest first from left to right,
-are one word.
+Thai, Lao, Khmer, Japanese and Chinese text has no visible word boundaries: a run of ``##`` pieces may be a
+sentence, and Chinese has one piece for each character. By default the masking rule treats each such piece
+as a word. With a word list, pieces that spell a listed word form one word; from left to right, the longest
+match wins.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from schemas.masking import Flags, Ids, Offsets
-from schemas.randomness import U64, draws, key_from_text
+from schemas.arrays import I64, U64, Flags
+from schemas.masking import Ids, Offsets
+from schemas.randomness import draws, key_from_text
 from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION, SPECIAL_TOKENS
 
-# Pieces that a listed word may consist of at most.
+# Maximum number of pieces of a listed word.
 MAX_PIECES = 12
 
 
 @dataclass(frozen=True)
 class WordList:
-    """A `schemas.masking.Segmenter`: says which pieces of a row join the piece before them."""
+    """A `schemas.masking.Segmenter`: decides which subwords join the previous one."""
 
     continuation: Flags
     """[V] pieces that continue a word of a script with spaces."""
     spaceless: Flags
-    """[V] pieces of a script without."""
+    """[V] pieces of a script without spaces."""
     number: U64
-    """[V] what the piece spells, as a number: equal for a piece with and without ``##``."""
+    """[V] hash of the piece's text, the same with and without ``##``."""
     words: U64
-    """Hashes of the numbers of the pieces of listed words, sorted, for all ways to cut them up."""
+    """Sorted hashes of all ways to spell the listed words in pieces."""
 
     @classmethod
     def from_pieces(cls, pieces: Sequence[str], words: Iterable[str]) -> "WordList":
-        """The words of the list that the vocabulary can spell."""
+        """The listed words that the vocabulary can spell."""
         plain = [piece if piece in SPECIAL_TOKENS else piece.removeprefix(CONTINUATION) for piece in pieces]
         spaceless = np.array([piece not in SPECIAL_TOKENS and lacks_spaces(piece) for piece in plain])
         joined = np.array([piece.startswith(CONTINUATION) and len(piece) > 2 for piece in pieces])
@@ -53,12 +53,12 @@ class WordList:
             joins |= _inside_words(size)
         return joins
 
-    def _word_sizes(self, ids: Ids, offsets: Offsets) -> npt.NDArray[np.int64] | None:
-        """[T] pieces of the longest listed word that begins at each piece; None if there is no word."""
+    def _word_sizes(self, ids: Ids, offsets: Offsets) -> I64 | None:
+        """[T] number of pieces of the longest listed word that starts at each piece; None without any."""
         spaceless = self.spaceless[ids]
         if self.words.size == 0 or not spaceless.any():
             return None
-        # How many pieces from here on are of such scripts, within the row.
+        # The number of pieces of such scripts from each piece on, within its row.
         end = spaceless.copy()
         end[:-1] &= spaceless[1:]
         end[offsets[1:] - 1] = False
@@ -92,21 +92,21 @@ def _hash(cut: tuple[str, ...]) -> int:
 
 
 def _cuts(word: str, known: set[str]) -> list[tuple[str, ...]]:
-    """All ways to put the word together from known pieces, MAX_PIECES at most, the first 64."""
-    found: list[tuple[str, ...]] = []
+    """The ways to spell the word in at most MAX_PIECES known pieces; the first 64."""
+    cuts: list[tuple[str, ...]] = []
     open_cuts: list[tuple[tuple[str, ...], int]] = [((), 0)]
-    while open_cuts and len(found) < 64:
+    while open_cuts and len(cuts) < 64:
         pieces, at = open_cuts.pop()
         if at == len(word):
-            found.append(pieces)
+            cuts.append(pieces)
         elif len(pieces) < MAX_PIECES:
             ends = range(at + 1, len(word) + 1)
             open_cuts += [((*pieces, word[at:end]), end) for end in ends if word[at:end] in known]
-    return found
+    return cuts
 
 
-def _inside_words(size: npt.NDArray[np.int64]) -> Flags:
-    """[T] true inside the words met on the way from left to right, but for their first pieces."""
+def _inside_words(size: I64) -> Flags:
+    """[T] true inside the words, taken from left to right, except at their first pieces."""
     inside = np.zeros(size.size, np.bool_)
     place, steps = 0, size.tolist()
     for start in np.flatnonzero(size > 1).tolist():

@@ -1,52 +1,109 @@
 """Fixtures shared by all tests: one local Ray and one real S3 server for the session."""
 
+import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import settings
 
-from cluster import retries
-from tests.fault_proxy import FaultProxy, script
-from tests.gs_server import GsServer
-from tests.ray_cluster import RayCluster, local_ray
-from tests.s3_server import BUCKET, S3Server
+from tests.selection import WITH_PROCESSES, marks_of
 
-# No test of ours is timed: a busy machine must not fail one.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+if TYPE_CHECKING:
+    from tests.fault_proxy import FaultProxy
+    from tests.infra.job_metrics import SubmittedJobs
+    from tests.ray_cluster import RayCluster
+    from tests.s3_server import S3Server
+
+# What few tests need is imported where they need it: tests/trainer/kernels/test_gpu.py needs only torch with
+# Triton, numpy, pydantic and pytest.
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Lifts the time limit of hypothesis: a busy machine must not fail a test."""
+    if config.pluginmanager.has_plugin("hypothesispytest"):
+        from hypothesis import settings
+
+        settings.register_profile("untimed", deadline=None)
+        settings.load_profile("untimed")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--write-golden`` writes tests/trainer/golden_losses.json anew."""
-    parser.addoption("--write-golden", action="store_true", help="keep these losses as the right ones")
+    """``--write-losses`` rewrites tests/trainer/monitoring/golden_losses.json."""
+    parser.addoption("--write-losses", action="store_true", help="keep these losses as the right ones")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """For ``make test``, which runs two tests at a time: what must stay together, and the long ones first.
+    """Marks every test by what it uses. For ``make test``, which runs two at a time: what stays together.
 
-    Tests of one file share their fixtures, and all files that need the session's Ray share that: each is the
-    work of one process.
+    Tests of one file share their fixtures. All files that need the session's Ray share it, and so do those
+    that look at the submitted jobs. Each such group is the work of one process. The long ones come first.
     """
+    for item in items:
+        for mark in sorted(marks_of(item)):
+            item.add_marker(mark)
     if not hasattr(config, "workerinput"):
         return
-    with_ray = {item.path for item in items if "ray_session" in getattr(item, "fixturenames", ())}
+    groups = {"ray_session": "ray", "submitted_jobs": "jobs"}
+    group_of = {
+        item.path: group
+        for item in items
+        for fixture, group in groups.items()
+        if fixture in getattr(item, "fixturenames", ())
+    }
+    with_ray = {path for path, group in group_of.items() if group == "ray"}
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     for item in items:
-        group = "ray" if item.path in with_ray else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(group_of.get(item.path, str(item.path))))
     items.sort(key=lambda item: (item.path not in slow | with_ray, item.path not in with_ray))
 
 
+@pytest.fixture(autouse=True)
+def no_hidden_process(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that starts a process without the marks that keep it out of ``make check``."""
+    marked = any(request.node.get_closest_marker(mark) for mark in WITH_PROCESSES)
+    guard.forbidden = not marked
+    yield
+    guard.forbidden = False
+
+
+class ProcessGuard:
+    """An audit hook, which Python never removes again."""
+
+    forbidden = False
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.forbidden and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+            raise AssertionError(
+                f"{event} {arguments[:1]}: tests/selection.py does not see that this starts it"
+            )
+
+
+guard = ProcessGuard()
+sys.addaudithook(guard)
+
+
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[RayCluster]:
+def ray_session() -> "Iterator[RayCluster]":
     """A local Ray of four logical CPUs; the driver process is connected to it."""
+    from tests.ray_cluster import local_ray
+
     with local_ray() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
-def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+def submitted_jobs(tmp_path_factory: pytest.TempPathFactory) -> "SubmittedJobs":
+    """Both jobs after their end, submitted to one Ray."""
+    from tests.infra.job_metrics import run
+
+    return run(tmp_path_factory.mktemp("jobs"))
+
+
+@pytest.fixture(scope="session")
+def s3_process(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
     """One real S3 server for the whole run; tests that break it must leave it running."""
+    from tests.s3_server import S3Server
+
     server = S3Server(tmp_path_factory.mktemp("s3"))
     server.start()
     yield server
@@ -54,7 +111,7 @@ def s3_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3_server(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+def s3_server(s3_process: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Server":
     """The real S3 server, with the four AWS variables of this process pointing to it."""
     for name, value in s3_process.environment.items():
         monkeypatch.setenv(name, value)
@@ -62,8 +119,11 @@ def s3_server(s3_process: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server
 
 
 @pytest.fixture
-def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
+def proxy(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "Iterator[FaultProxy]":
     """The S3 server behind a proxy that passes everything until a test gives it another plan."""
+    from cluster.storage import retries
+    from tests.fault_proxy import FaultProxy, script
+
     with FaultProxy(s3_server.port, script()) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
         monkeypatch.setattr(retries, "FIRST_DELAY_SECONDS", 0.05)
@@ -71,8 +131,10 @@ def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faul
 
 
 @pytest.fixture
-def s3_folder(s3_server: S3Server, request: pytest.FixtureRequest) -> str:
+def s3_folder(s3_server: "S3Server", request: pytest.FixtureRequest) -> str:
     """An s3:// folder of this test's own."""
+    from tests.s3_server import BUCKET
+
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
     return f"s3://{BUCKET}/{name[-120:]}"
 
@@ -80,6 +142,8 @@ def s3_folder(s3_server: S3Server, request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One Google Cloud Storage emulator for the whole run; its address."""
+    from tests.gs_server import GsServer
+
     server = GsServer(tmp_path_factory.mktemp("gs"))
     server.wait_ready()
     yield server.endpoint
@@ -89,6 +153,8 @@ def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def gs_folder(gs_process: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A gs:// folder of this test's own."""
+    from tests.s3_server import BUCKET
+
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_process)
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
     return f"gs://{BUCKET}/{name[-120:]}"

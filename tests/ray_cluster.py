@@ -1,4 +1,4 @@
-"""One local Ray for a test session, with a dashboard so that jobs can be submitted to it."""
+"""One local Ray for a test session."""
 
 import os
 import sys
@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-
-from tests.s3_server import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -17,7 +15,6 @@ class RayCluster:
     """Where the session's Ray answers."""
 
     address: str
-    dashboard: str
     env: dict[str, str]
 
 
@@ -26,6 +23,8 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
     """Starts Ray in this process tree and ends it again, by its own handle only."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
+    # Ray Train looks after its workers at every start, failure and end; by default every two seconds.
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.5"
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - Ray spells it so
     # A job's `python` is the one that the cluster's PATH finds first.
@@ -34,23 +33,20 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
     os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
     import ray
 
+    from cluster.ray_cluster.connection import LOCAL_SETTINGS
+
     context = ray.init(
         address="local",
         _node_ip_address="127.0.0.1",
         num_cpus=num_cpus,
         object_store_memory=object_store_bytes,
-        include_dashboard=True,
-        dashboard_host="127.0.0.1",
-        dashboard_port=free_ports(1)[0],
-        # As a build's own Ray has it: beyond one worker a CPU, Ray would end and start them at every shuffle.
-        _system_config={"idle_worker_killing_time_threshold_ms": 60_000},
+        include_dashboard=False,
+        _system_config=LOCAL_SETTINGS,
         log_to_driver=False,
         logging_level="ERROR",
     )
     try:
         address = context.address_info["gcs_address"]
-        dashboard = f"http://{context.dashboard_url}"
-        env = {**os.environ, "RAY_ADDRESS": address}
-        yield RayCluster(address, dashboard, env)
+        yield RayCluster(address, {**os.environ, "RAY_ADDRESS": address})
     finally:
         ray.shutdown()

@@ -1,4 +1,4 @@
-"""A Ray head of its own with token authentication, as ``ray start`` gives it, ended by its own pids."""
+"""A separate Ray head with token authentication, started by ``ray start`` and stopped by its pids."""
 
 import os
 import secrets
@@ -15,7 +15,9 @@ from pathlib import Path
 
 import requests
 
+from cluster.ray_cluster.connection import LOCAL_SETTINGS
 from tests.s3_server import free_ports
+from tests.waiting import HANG_SECONDS
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class RayHead:
 
 @contextmanager
 def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None = None) -> Iterator[RayHead]:
-    """Starts a head on the loopback interface; every process of it is in a session of its own."""
+    """Starts a head on the loopback interface; all its processes share a separate session."""
     gcs, dashboard, client, metrics, agent = free_ports(5)
     # Ray's sockets lie below its temporary folder, and a socket's path may have 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix="rh", dir="/tmp"))
@@ -43,8 +45,8 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
         "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0",
         # Nothing is there to be drained when a test is over.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
-        # As in a Ray that a job starts itself: a new worker for each stage takes longer than the stage.
-        "RAY_idle_worker_killing_time_threshold_ms": "60000",
+        # As in a Ray that a job starts itself.
+        **{f"RAY_{name}": str(value) for name, value in LOCAL_SETTINGS.items()},
     }  # fmt: skip
     environment.pop("RAY_ADDRESS", None)
     ray = shutil.which("ray", path=path)
@@ -70,11 +72,11 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
 
 
 def _wait_ready(address: str, token: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + HANG_SECONDS
     headers = {"Authorization": f"Bearer {token}"}
     while True:
         with suppress(requests.RequestException):
-            if requests.get(f"{address}/api/jobs/", headers=headers, timeout=5).ok:
+            if requests.get(f"{address}/api/jobs/", headers=headers, timeout=60).ok:
                 return
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"ray start did not become ready:\n{log.read_text()[-3000:]}")

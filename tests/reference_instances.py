@@ -1,4 +1,4 @@
-"""Slow, plain references for the instances, one token at a time, in the order the rules are told.
+"""Slow, simple references for the instances, one token at a time, in the order of the documented rules.
 
 `compatible_instances` follows google-research/bert create_pretraining_data draw for draw, including
 what bertmill does otherwise (labels that lie for a lone document, words joined across [SEP]).

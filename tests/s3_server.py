@@ -16,6 +16,8 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 
+from tests.waiting import HANG_SECONDS
+
 ACCESS_KEY = "testkey"
 SECRET_KEY = "testsecret"
 READER_KEY = "readerkey"
@@ -114,7 +116,7 @@ class S3Server:
             )
         self.wait_ready()
 
-    def wait_ready(self, seconds: float = 60.0) -> None:
+    def wait_ready(self) -> None:
         """Returns once a put and a get succeed."""
         client = boto3.client(
             "s3",
@@ -122,9 +124,11 @@ class S3Server:
             region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY,
             aws_secret_access_key=SECRET_KEY,
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, read_timeout=5),
+            config=Config(
+                s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, read_timeout=60
+            ),
         )
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + HANG_SECONDS
         while True:
             try:
                 client.put_object(Bucket=self._buckets[0], Key="ready", Body=b"ready")
@@ -145,11 +149,11 @@ class S3Server:
         return self._process
 
     def freeze(self) -> None:
-        """Stops the process where it stands: connections stay open and nothing answers."""
+        """Freezes the process: connections stay open and nothing answers."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Lets a frozen server go on."""
+        """Resumes a frozen server."""
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:

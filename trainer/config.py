@@ -2,17 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
 
-from trainer.model_config import ModelConfig
+from cluster import storage
+from cluster.jobs.lease import LEASE_SECONDS
+from cluster.jobs.paths import Location
+from trainer.model.config import MayChange, MayDiffer, ModelConfig
 
 
 def _no_fp16(value: Any) -> Any:
     """Raises ValueError for half precision, whose range would need a scaled loss."""
     if str(value).lower() in ("fp16", "float16", "half"):
         raise ValueError(
-            "fp16 is not offered: small gradients vanish in it unless the loss is scaled, and a scale can"
-            " collapse; bf16 has the range of fp32, and GPUs without it train in fp32"
+            "fp16 is not supported: small gradients vanish in it unless the loss is scaled, and the scale can"
+            " collapse; use bf16, which has the range of fp32, or fp32 on GPUs without bf16"
         )
     return value
 
@@ -22,57 +25,67 @@ Positive = Annotated[int, Field(ge=1)]
 
 
 class Section(BaseModel):
-    """A part of the config; a key that it does not know is an error."""
+    """A part of the config; an unknown key is an error."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Run(Section):
-    """The name under which a run is found again, and where it lies."""
+    """The name of a run and where it is stored."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """Name of the run. The same name goes on where the run stopped; another name starts from step 0."""
-    storage: str
-    """Folder or URI under which the run's folder is made; every worker must reach it."""
+    """Name of the run. A run with the same name resumes; a new name starts at step 0."""
+    storage: Location
+    """Folder or URI that holds the run's folder. Every worker must be able to reach it."""
     accept_changes: list[str] = []
-    """Fields (dotted, or a section) that may differ from those the run was started with."""
+    """Fields (dotted) or sections that may differ from those with which the run was started."""
     restart: bool = False
-    """Start at step 0 when the run has checkpoints but none of them can be used."""
+    """Restart at step 0 if the run has checkpoints but none of them can be used."""
+    take_over: bool = False
+    """Replace a process that is training this run now; ``--take-over`` sets it."""
+    lease_seconds: Annotated[float, Field(ge=1, le=3600)] = LEASE_SECONDS
+    """Seconds without a heartbeat after which the process that trains the run counts as dead."""
+
+    @property
+    def uri(self) -> str:
+        """The folder of the run."""
+        return storage.join(self.storage, self.name)
 
 
 class Data(Section):
     """The corpus and how it is read."""
 
-    manifest: str
-    """The corpus manifest: a path or URI."""
+    manifest: MayDiffer[Location]
+    """Path or URI of the corpus manifest. The corpus may move between resumes, but not change."""
     vocabulary_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
-    """Refuse a corpus of another vocabulary than this one."""
+    """Refuse a corpus whose vocabulary has another SHA-256."""
     masking: Literal["static", "dynamic"] = "static"
-    """The masks of the shards, or fresh ones for every epoch by the corpus' own masking rule."""
+    """static uses the masks of the shards. dynamic draws new masks in every epoch, by the corpus' own
+    masking rule."""
     shuffle_window: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Row groups whose rows are shuffled together; more mixes better and reads more at once."""
-    read_threads: Annotated[int, Field(ge=1, le=256)] = 2
-    """Threads that read and pack ahead, in each worker."""
-    read_ahead: Annotated[int, Field(ge=0, le=1024)] = 2
-    """Steps that are read ahead."""
-    cache_bytes: Annotated[int, Field(ge=1 << 20)] = 512 << 20
+    """Row groups whose rows are shuffled together. A larger window mixes better and reads more at once."""
+    read_threads: MayDiffer[Annotated[int, Field(ge=1, le=256)]] = 2
+    """Threads in each worker that read and pack batches."""
+    read_ahead: MayChange[Annotated[int, Field(ge=0, le=1024)]] = 2
+    """Steps to read ahead."""
+    cache_bytes: MayDiffer[Annotated[int, Field(ge=1 << 20)]] = 512 << 20
     """Memory for decoded row groups, in each worker."""
-    disk_cache: str | None = None
-    """Local folder, shared by the ranks of a node, that keeps row groups of remote shards."""
-    disk_cache_bytes: Annotated[int, Field(ge=1 << 20)] = 32 << 30
-    """Size of that folder at most."""
-    fixed_shapes: bool | None = None
-    """Fill every micro-batch of a length up to one shape, so that a compiled network is compiled once.
-    By default as ``compile``."""
-    check_shards: bool = True
+    disk_cache: MayDiffer[Location | None] = None
+    """Local folder that caches row groups of remote shards; the ranks of a node share it."""
+    disk_cache_bytes: MayDiffer[Annotated[int, Field(ge=1 << 20)]] = 32 << 30
+    """Largest size of the disk cache."""
+    fixed_shapes: MayChange[bool | None] = None
+    """Pad every micro-batch of a length to one shape, so that torch.compile compiles the network once.
+    Defaults to the value of ``compile``."""
+    check_shards: MayChange[bool] = True
     """Before step 0, compare size, columns and row counts of every shard with the manifest."""
 
 
 class BatchWarmup(Section):
-    """Smaller global batches at the start of a phase, growing in equal stairs."""
+    """Batch size warm-up: smaller global batches at the start of a phase, growing in equal stairs."""
 
     start: Positive
-    """Rows of the first global batch."""
+    """Sequences in the first global batch."""
     steps: Positive
     """Steps until the full global batch."""
     stairs: Annotated[int, Field(ge=1, le=1000)] = 8
@@ -83,21 +96,23 @@ class Phase(Section):
     """A part of the run with one sequence length."""
 
     max_seq_length: Annotated[int, Field(ge=16, le=8192)]
-    """Which set of the corpus is trained."""
+    """Sequence length; the corpus must have a set of this length."""
     global_batch: Positive
-    """Rows of a global batch: over all ranks and micro-batches."""
-    micro_batch_tokens: Positive
-    """Tokens of a micro-batch at most; what fits into a device's memory."""
+    """Sequences in a global batch, over all ranks and micro-batches."""
+    micro_batch_tokens: MayChange[Positive]
+    """Most tokens in a micro-batch, limited by the memory of a device. The global batch is split into
+    micro-batches by gradient accumulation, which does not change the gradient."""
     steps: Positive | None = None
-    """Optimizer steps. Either steps or epochs."""
+    """Optimizer steps. Give either steps or epochs."""
     epochs: Positive | None = None
-    """Passes over the rows of this length; the last batch may be short."""
+    """Passes over the sequences of this length; the last batch may be smaller. If an earlier phase of this
+    length stopped inside an epoch, the rest of that epoch counts as the first pass."""
     learning_rate: Annotated[float, Field(gt=0, lt=10)]
     """Peak learning rate of the phase."""
     warmup: Annotated[float, Field(ge=0)] | None = None
-    """With schedule.span phase: this phase's warm-up, instead of schedule.warmup."""
+    """With schedule.span phase: warm-up of this phase, in place of schedule.warmup."""
     batch_warmup: BatchWarmup | None = None
-    """Grow the global batch from a smaller one."""
+    """Start with a smaller global batch and let it grow."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "Phase":
@@ -114,166 +129,241 @@ class Phase(Section):
 
 
 class Distillation(Section):
-    """A teacher whose predictions the network learns beside the masked tokens (DistilBERT)."""
+    """Distillation from a teacher, in addition to the pretraining loss (DistilBERT)."""
 
-    teacher: str
-    """Hugging Face directory, run or checkpoint of the teacher."""
+    teacher: MayDiffer[Location]
+    """Hugging Face directory, run or checkpoint of the teacher. A run is known by its content, wherever it
+    lies."""
     copy_layers: bool = True
-    """Begin with the teacher's embeddings, heads and evenly chosen layers."""
+    """Initialize the student with the teacher's embeddings, heads and evenly chosen layers."""
     soft: Annotated[float, Field(ge=0)] = 5.0
-    """Weight of the divergence from the teacher's predictions."""
+    """Weight of the KL divergence from the teacher's predictions (soft targets), at the masked tokens.
+    DistilBERT compares all tokens, which takes about seven times as many products with the vocabulary."""
     token: Annotated[float, Field(ge=0)] = 2.0
-    """Weight of the ordinary loss."""
+    """Weight of the pretraining loss."""
     hidden: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the angle between the last hidden states."""
+    """Weight of the cosine loss between the last hidden states."""
     temperature: Annotated[float, Field(gt=0)] = 2.0
-    """Both predictions are softened by it."""
+    """Temperature of both softmaxes in the soft targets."""
+
+
+class ObjectiveSection(Section):
+    """An objective from outside the package, in addition to MLM and NSP."""
+
+    use: str
+    """``package.module:Name`` of a subclass of trainer.model.objectives.Objective. Its source is part of the
+    identity of the run."""
+    weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the objective's loss."""
+    pretraining_weight: Annotated[float, Field(ge=0)] = 1.0
+    """Weight of the pretraining loss; 0 trains the objective alone, and still measures MLM and NSP."""
+    settings: dict[str, JsonValue] = {}
+    """Keyword arguments of the class."""
 
 
 class Optimizer(Section):
-    """The update rule. Biases and norms get no weight decay."""
+    """The optimizer. Biases and norms get no weight decay."""
 
-    kind: Literal["adamw", "lamb", "muon"] = "adamw"
-    """AdamW, LAMB, or Muon for the matrices with AdamW for the rest."""
+    kind: Literal["adamw", "lamb", "muon", "stable_adamw"] = "adamw"
+    """AdamW, LAMB, Muon for the matrices with AdamW for the rest, or AdamW with update clipping."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.999)
-    """Decay of the moments."""
+    """Decay of the first and second moments."""
     eps: Annotated[float, Field(gt=0)] = 1e-6
-    """Added to the root of the second moment."""
+    """Added to the square root of the second moment."""
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
     """Decoupled weight decay."""
 
 
 class Schedule(Section):
-    """The factor on the learning rate at each step."""
+    """The learning rate schedule: a factor on the peak learning rate at each step."""
 
-    shape: Literal["linear", "polynomial", "cosine", "wsd", "constant"] = "linear"
-    """Shape of the decay."""
+    shape: Literal["linear", "polynomial", "cosine", "wsd", "wsd_sqrt", "constant"] = "linear"
+    """Shape of the decay; wsd is warm-up, stable, linear decay, and wsd_sqrt decays by 1 - sqrt."""
     span: Literal["run", "phase"] = "run"
-    """One warm-up and decay over the whole run (BERT 2018), or in each phase (LAMB in two phases)."""
+    """One warm-up and decay over the whole run (BERT 2018), or one in each phase (LAMB in two phases)."""
     warmup: Annotated[float, Field(ge=0)] = 0.01
-    """Warm-up: a share of the span below 1, a number of steps from 1 on."""
+    """Warm-up: a share of the span if below 1, otherwise a number of steps."""
     decay: Annotated[float, Field(gt=0)] = 0.2
-    """For wsd, the final decay: a share of the span below 1, a number of steps from 1 on."""
+    """For wsd and wsd_sqrt, the final decay: a share of the span if below 1, otherwise a number of steps."""
     power: Annotated[float, Field(gt=0)] = 1.0
-    """For polynomial: the exponent."""
+    """For polynomial, the exponent."""
     end: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the peak at the end."""
 
 
+class Alarm(Section):
+    """What happens when the loss rises and stays high, as it does after a divergence."""
+
+    action: Literal["stop", "warn", "off"] = "warn"
+    """warn writes to the log, and the last checkpoint before the rise is kept; stop ends the run as well."""
+    rise: Annotated[float, Field(gt=0)] = 0.5
+    """Nats above the lowest loss of the phase."""
+    lines: Annotated[int, Field(ge=2, le=1000)] = 10
+    """Lines of the log in a row that lie so high; a held-out loss counts after two measurements."""
+
+
 class Stability(Section):
-    """Clipping, and which steps are skipped."""
+    """Gradient clipping, and when steps are skipped."""
 
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Largest norm of the gradient of all parameters together; null does not clip."""
+    """Largest norm of the gradient of all parameters together; null turns clipping off."""
     spike_sigma: Annotated[float, Field(gt=0)] | None = 6.0
-    """Skip a step whose gradient norm lies this many deviations above the last ones; null never does."""
+    """Skip a step whose gradient norm is this many standard deviations above the mean of the last norms;
+    null never skips for a spike."""
     spike_window: Annotated[int, Field(ge=8, le=4096)] = 128
-    """Number of accepted steps in that comparison."""
-    max_skipped: Positive = 20
+    """Number of gradient norms in that mean."""
+    z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Weight of the squared log of the MLM softmax's sum, which keeps logits from drifting; PaLM had 1e-4."""
+    max_skipped: MayChange[Positive] = 20
     """Skipped steps in a row after which the run stops."""
-    check_ranks_every: Annotated[int, Field(ge=0)] = 0
-    """Steps between comparisons of the parameters of all ranks; 0 never compares."""
+    alarm: MayChange[Alarm] = Alarm()
+    """Lasting rise of the training or held-out loss."""
+    check_ranks_every: MayChange[Annotated[int, Field(ge=0)] | None] = None
+    """Steps between comparisons of the parameters of all ranks. By default they are compared before each
+    checkpoint; 0 never compares them."""
+
+
+class Profile(Section):
+    """A window of steps that torch.profiler traces on rank 0."""
+
+    at_step: Positive
+    """First step to trace, counted from 1. The first steps of an attempt are slower than the rest."""
+    steps: Annotated[int, Field(ge=1, le=100)] = 3
+    """Steps to trace. A trace of a step takes megabytes."""
 
 
 class Evaluation(Section):
-    """Measuring on the corpus' validation rows, of the length that is being trained."""
+    """Evaluation on the corpus' validation sequences, of the length in training."""
 
     every_steps: Positive
-    """Optimizer steps between two measurements; the last step is measured too."""
+    """Optimizer steps between evaluations; the last step is evaluated as well."""
     rows: Positive | None = 20_000
-    """Rows at most, of all languages; null takes all."""
+    """Most sequences to evaluate, of all languages; null takes all."""
+    ema: bool = False
+    """Evaluate the moving average of the weights as well; needs ``ema``."""
 
 
 class Checkpoints(Section):
-    """When the state is saved and how much is kept."""
+    """When checkpoints are saved and how many are kept."""
 
     every_steps: Positive | None = 1000
     """Steps between checkpoints."""
     every_seconds: Annotated[float, Field(gt=0)] | None = 600.0
-    """Seconds between checkpoints; what comes first counts."""
+    """Seconds between checkpoints. A checkpoint is saved when either limit is reached."""
     keep: Positive = 3
-    """Verified checkpoints that are kept."""
+    """Newest verified checkpoints to keep. The last one before a rise of the loss is kept as well, and the
+    one with the lowest held-out loss, which is saved when it is measured."""
+    keep_every: Positive | None = None
+    """Also keep each checkpoint whose step is a multiple of this."""
     max_failed: Positive = 3
     """Failed saves in a row after which the run stops."""
     format: Literal["whole", "sharded"] = "whole"
-    """whole: rank 0 saves everything. sharded: every rank saves its part, for many ranks and large models."""
+    """whole: rank 0 saves everything. sharded: every rank saves a part, for many ranks and large models."""
 
 
 class Workers(Section):
-    """Processes that train together."""
+    """The processes that train together."""
 
     num_workers: Positive = 1
     """Number of ranks."""
     use_gpu: bool = False
-    """One GPU for each rank."""
+    """Use one GPU per rank."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1
-    """CPUs that Ray reserves for each rank, which are also its threads."""
+    """CPUs that Ray reserves for each rank; also the rank's number of threads."""
     max_failures: Annotated[int, Field(ge=-1)] = 3
-    """Restarts of the workers after a failure; -1 never gives up."""
+    """Restarts of the workers after failures without a new checkpoint in between; -1 for no limit. Nodes that
+    are taken away do not count. A step that fails twice in the same way ends the run."""
+    start_timeout_seconds: Annotated[float, Field(gt=0)] | None = 3600.0
+    """Under Ray: seconds to wait for the workers' CPUs and GPUs; null waits without a limit."""
     collective_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Time after which a rank that does not answer counts as dead."""
 
 
 class Logging(Section):
-    """What is written down."""
+    """The log of the run."""
 
     every_steps: Positive = 10
     """Steps between lines of the log and points in TensorBoard."""
-    tensorboard: bool = True
-    """Write TensorBoard events beside the JSON lines."""
+    trackers: list[Literal["tensorboard", "wandb", "mlflow"]] = ["tensorboard"]
+    """Where figures go in addition to the JSON lines. wandb and mlflow are optional extras of the package,
+    and take addresses and keys from their environment variables (WANDB_MODE, MLFLOW_TRACKING_URI). A resumed
+    run continues the same run there."""
+    project: Annotated[str, Field(min_length=1)] = "bertmill"
+    """Project in wandb, experiment in MLflow."""
     samples: bool = False
-    """Write the row ids of every global batch; large, for proofs of the data order."""
+    """Log the row ids of every global batch. This is large; it proves the data order."""
 
 
 class TrainConfig(Section):
     """A training run, from shards to checkpoints."""
 
-    run: Run
-    """Name and place."""
+    run: MayChange[Run]
+    """Name and storage of the run."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 12345
     """Seed of every random choice."""
     model: ModelConfig = ModelConfig()
-    """The network; its vocabulary size is taken from the corpus."""
-    start_from: str | None = None
-    """Begin with the weights of this Hugging Face directory, run or checkpoint (continued pretraining)."""
+    """The network; its vocabulary size comes from the corpus."""
+    start_from: MayDiffer[Location | None] = None
+    """Continued pretraining: Hugging Face directory, run or checkpoint with the initial weights. They are
+    read at step 0 only. A run is known by their content, wherever they lie."""
     distillation: Distillation | None = None
     """Learn from a teacher."""
+    objective: ObjectiveSection | None = None
+    """Train an additional objective."""
     data: Data
     """The corpus."""
     phases: Annotated[list[Phase], Field(min_length=1)]
     """Trained one after another."""
     optimizer: Optimizer = Optimizer()
-    """The update rule."""
+    """The optimizer."""
     schedule: Schedule = Schedule()
-    """The learning rate over the steps."""
+    """The learning rate schedule."""
     stability: Stability = Stability()
-    """Clipping and skipping."""
+    """Clipping and skipped steps."""
+    ema: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Decay of an exponential moving average of the weights, for example 0.999; null keeps none. After n
+    steps the decay is at most (1 + n) / (10 + n), so that initial weights do not count for long. Checkpoints
+    hold the average; ``bertmill export --ema`` exports it."""
     precision: Precision = "fp32"
-    """bf16 runs the network under autocast; weights and optimizer stay fp32."""
-    compile: bool = False
+    """bf16 runs the network under autocast; weights and optimizer stay in fp32."""
+    compile: MayChange[bool] = False
     """Compile the network with torch.compile."""
-    compile_cache: str | None = None
-    """Folder that keeps what was compiled for the next start; on storage that outlasts a node, if nodes
-    come and go. It holds code: nobody else may write there. By default a temporary folder of the host."""
-    compile_mode: Literal["default", "max-autotune-no-cudagraphs"] = "default"
-    """Mode of torch.compile; max-autotune tries many kernels for minutes before the first step."""
-    kernels: Literal["auto", "fused", "plain"] = "auto"
-    """fused: BERT's layers as hand-made kernels with bf16 between them (bf16 on a GPU with Triton, post-norm,
-    no attention dropout). plain: torch's operations. auto: fused where possible."""
-    checkpoints: Checkpoints = Checkpoints()
-    """Saving."""
-    evaluation: Evaluation | None = None
-    """Held-out loss and accuracy by language, while training."""
-    workers: Workers = Workers()
+    compile_cache: MayDiffer[Location | None] = None
+    """Folder that keeps compiled code for the next start. If nodes come and go, choose storage that outlives
+    a node. The folder holds code, so nobody else may be able to write to it. By default a temporary folder of
+    the host."""
+    compile_mode: MayChange[Literal["default", "max-autotune-no-cudagraphs"]] = "default"
+    """Mode of torch.compile; max-autotune spends minutes before the first step on trying kernels."""
+    kernels: MayChange[Literal["auto", "fused", "plain"]] = "auto"
+    """fused: layers as hand-written kernels with bf16 between them (needs bf16, a GPU with Triton, and no
+    attention dropout). plain: torch's operations. auto: fused if a trial at the start works."""
+    recompute_layers: MayChange[Annotated[int, Field(ge=0)]] = 0
+    """The number of first layers that recompute activations in the backward pass instead of keeping them
+    (activation checkpointing): less memory, up to a third more computing."""
+    checkpoints: MayChange[Checkpoints] = Checkpoints()
+    """Checkpoints."""
+    evaluation: MayChange[Evaluation | None] = None
+    """Measure held-out loss and accuracy by language during training."""
+    profile: MayChange[Profile | None] = None
+    """Trace some steps with torch.profiler, into RUN/profile."""
+    workers: MayChange[Workers] = Workers()
     """Processes."""
-    logging: Logging = Logging()
-    """Metrics."""
+    logging: MayChange[Logging] = Logging()
+    """The log."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "TrainConfig":
         if self.start_from and self.distillation and self.distillation.copy_layers:
-            raise ValueError("start_from: distillation.copy_layers gives the first weights already")
+            raise ValueError(
+                "start_from: distillation.copy_layers already sets the initial weights; remove one of them"
+            )
+        if self.objective and self.distillation:
+            raise ValueError("objective: cannot be combined with distillation")
+        if self.evaluation and self.evaluation.ema and self.ema is None:
+            raise ValueError("evaluation.ema: the run keeps no average of the weights; set ema")
         for number, phase in enumerate(self.phases):
             if phase.warmup is not None and self.schedule.span == "run":
-                raise ValueError(f"phases.{number}.warmup: schedule.span is run, so there is one warm-up")
+                raise ValueError(
+                    f"phases.{number}.warmup: with schedule.span run there is one warm-up, schedule.warmup"
+                )
         return self

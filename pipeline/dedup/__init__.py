@@ -1,1 +1,1 @@
-"""Which documents repeat others: pure functions on keys, hashes and signatures."""
+"""Which documents duplicate others: pure functions on keys, hashes and signatures."""

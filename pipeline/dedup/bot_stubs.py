@@ -1,7 +1,8 @@
-"""Pages that a program wrote: one sentence pattern with other names and numbers in it, thousands of times.
+"""Pages that a program wrote: one sentence pattern, thousands of times, with other names and numbers.
 
-Whole Wikipedias consist mostly of such pages. They are told by their skeleton, the text without what
-varies: words with a capital letter or a digit, and words of the title. Ordinary pages share no skeleton.
+Some Wikipedias consist mostly of such pages. They share a skeleton: the text without the parts that vary,
+which are words with a capital letter or a digit and words of the title. Ordinary pages do not share
+skeletons.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 
 from pipeline.dedup.paragraphs import offsets_of
 
-# Longer pages are no stubs, whatever their text.
+# Longer pages are not stubs, whatever their text.
 MAX_CHARS = 3000
 _LONG = 0
 _SLOT = "\0"
@@ -28,7 +29,7 @@ def skeleton(title: str, paragraphs: Sequence[str]) -> bytes:
     last = ""
     for paragraph in paragraphs:
         for token in paragraph.split():
-            # Letters alone, as most words are: no signs to strip off and no digits.
+            # Most words have only letters: no punctuation to strip and no digits.
             if token.isalpha():
                 word, varies = token, token[0].isupper()
             else:
@@ -43,7 +44,7 @@ def skeleton(title: str, paragraphs: Sequence[str]) -> bytes:
 
 
 def skeletons(documents: pa.Table) -> npt.NDArray[np.uint64]:
-    """The skeleton of each document, 0 for a long one; columns title, sentences, paragraph_sentences."""
+    """The skeleton of each document, 0 for a long one. Columns: title, sentences, paragraph_sentences."""
     out = np.full(documents.num_rows, _LONG, np.uint64)
     lists = documents["sentences"].combine_chunks()
     ends = np.cumsum(np.append(0, pc.utf8_length(lists.flatten()).to_numpy()))
@@ -57,10 +58,10 @@ def skeletons(documents: pa.Table) -> npt.NDArray[np.uint64]:
     return out
 
 
-def stub_losers(table: pa.Table, limit: int) -> pa.Table:
+def stub_removals(table: pa.Table, limit: int) -> pa.Table:
     """The rows beyond the ``limit`` smallest keys of each (lang, skeleton), with ``kept_key``.
 
-    All rows of a skeleton must be in one table; the order of the rows does not matter.
+    All rows of a skeleton must be in one table. The order of the rows does not matter.
     """
     group = ["lang", "skeleton"]
     order = [(name, "ascending") for name in (*group, "key", "part", "row")]

@@ -1,36 +1,32 @@
 """Clusters of near duplicates: connected components of the verified pairs.
 
-Two ways that give the same answer, since the answer is unique: every node with the smallest node of
-its component. `components` works on edges that fit in memory. Where they do not, `large_star` and
-`small_star` (Kiveris et al., Connected Components in MapReduce and Beyond, SoCC 2014) shrink them:
-each is a function of the edges around single nodes, so they run by hash bucket of the node, and after
-a logarithmic number of rounds every component is a star around its smallest node.
+The result is unique: every node with the smallest node of its component. `components` computes it from edges
+that fit in memory. For more edges, `large_star` and `small_star` (Kiveris et al., Connected Components in
+MapReduce and Beyond, SoCC 2014) shrink them first. Each is a function of the edges around single nodes, so it
+runs by hash bucket of the node. After a logarithmic number of rounds every component is a star around its
+smallest node.
 
-Nodes are unsigned 64-bit numbers; an edge is a row of two.
+Nodes are unsigned 64-bit numbers. An edge is a row with two nodes.
 """
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from schemas.arrays import I64, U64
 from schemas.randomness import draws
 
 EDGES = pa.schema(
     [pa.field("left", pa.uint64(), nullable=False), pa.field("right", pa.uint64(), nullable=False)]
 )
 
-U64 = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
-
 
 def edge_table(left: U64, right: U64) -> pa.Table:
-    """EDGES of two columns."""
+    """EDGES with these two columns."""
     return pa.table([pa.array(left, pa.uint64()), pa.array(right, pa.uint64())], schema=EDGES)
 
 
 def components(edges: pa.Table) -> pa.Table:
-    """EDGES from every node that has a smaller one in its component to the smallest; sorted."""
+    """EDGES from every node to the smallest node of its component, except from that node itself; sorted."""
     left, right = edges["left"].to_numpy(), edges["right"].to_numpy()
     nodes, places = np.unique(np.concatenate((left, right)), return_inverse=True)
     label = _smallest_labels(places[: len(left)], places[len(left) :], len(nodes))
@@ -38,8 +34,8 @@ def components(edges: pa.Table) -> pa.Table:
     return edge_table(nodes[others], nodes[label[others]])
 
 
-def _smallest_labels(left: Int64, right: Int64, count: int) -> Int64:
-    """Union-find over whole arrays: hook the larger root under the smaller, then shorten all paths."""
+def _smallest_labels(left: I64, right: I64, count: int) -> I64:
+    """Union-find over whole arrays: hooks the larger root under the smaller one, then shortens all paths."""
     label = np.arange(count)
     while True:
         one, other = label[left], label[right]
@@ -52,13 +48,13 @@ def _smallest_labels(left: Int64, right: Int64, count: int) -> Int64:
             label = shorter
 
 
-def node_bucket(nodes: pa.ChunkedArray | pa.Array, buckets: int) -> Int64:
+def node_bucket(nodes: pa.ChunkedArray | pa.Array, buckets: int) -> I64:
     """The bucket of each node."""
     return (draws(nodes.to_numpy()) % np.uint64(buckets)).astype(np.int64)
 
 
 def both_ways(edges: pa.Table) -> pa.Table:
-    """Every edge from either end: the neighbourhood of a node is then the rows with it at the left."""
+    """Every edge from either end, so that the rows with a node at the left are its neighborhood."""
     left, right = edges["left"].to_numpy(), edges["right"].to_numpy()
     return edge_table(np.concatenate((left, right)), np.concatenate((right, left)))
 
@@ -70,9 +66,10 @@ def downhill(edges: pa.Table) -> pa.Table:
 
 
 def large_star(around: pa.Table) -> pa.Table:
-    """Hangs every larger neighbour of each left node under its smallest neighbour or itself.
+    """Connects every larger neighbor of each left node to the node's smallest neighbor, or to the node
+    itself.
 
-    Takes `both_ways` edges, all of a left node's among them.
+    ``around`` has `both_ways` edges with all edges of each of its left nodes.
     """
     left, right = around["left"].to_numpy(), around["right"].to_numpy()
     larger = right > left
@@ -80,9 +77,9 @@ def large_star(around: pa.Table) -> pa.Table:
 
 
 def small_star(around: pa.Table) -> pa.Table:
-    """Hangs each left node and all its smaller neighbours under the smallest of them.
+    """Connects each left node and all its smaller neighbors to the smallest of them.
 
-    Takes `downhill` edges, all of a left node's among them.
+    ``around`` has `downhill` edges with all edges of each of its left nodes.
     """
     left, right = around["left"].to_numpy(), around["right"].to_numpy()
     smallest = _smallest_around(left, right)
@@ -90,7 +87,7 @@ def small_star(around: pa.Table) -> pa.Table:
 
 
 def _smallest_around(left: U64, right: U64) -> U64:
-    """For each row, the smallest of its left node and of all that node's right ends."""
+    """For each row, the smallest of its left node and that node's right ends."""
     nodes, places = np.unique(left, return_inverse=True)
     least = nodes.copy()
     np.minimum.at(least, places, right)
@@ -107,9 +104,3 @@ def distinct(edges: pa.Table) -> pa.Table:
     """The distinct edges, sorted."""
     found = edges.group_by(["left", "right"]).aggregate([]).cast(EDGES)
     return found.sort_by([("left", "ascending"), ("right", "ascending")])
-
-
-def is_star(edges: pa.Table) -> bool:
-    """Whether each left end has one right end, which is no left end: what `components` gives."""
-    met = pc.any(pc.is_in(edges["left"], value_set=pc.unique(edges["right"]))).as_py()
-    return not met and distinct(edges).num_rows == pc.count_distinct(edges["left"]).as_py()

@@ -1,22 +1,22 @@
-"""Documents that hold text of an evaluation set: those that share a run of 13 words with it.
+"""Documents that contain text of an evaluation set: those that share a run of 13 words with it.
 
-13 words is what GPT-3's authors compared (Brown et al., Language Models are Few-Shot Learners, 2020,
-appendix C). In scripts without spaces every sign counts as a word, and 13 signs may be a long name;
-there, and where signs stand among words, the run is 40 of either.
+GPT-3's authors compared runs of 13 words (Brown et al., Language Models are Few-Shot Learners, 2020, appendix
+C). In scripts without spaces every character counts as a word, and 13 characters may be one long name. A run
+with such characters therefore has 40 words or characters.
 """
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.dedup.shingles import U64, Flags, HashedWords, Int64, hashed_words, word_runs
-from schemas.arrays import distinct_values
+from pipeline.dedup.shingles import HashedWords, hashed_words, word_runs
+from schemas.arrays import I64, U64, Flags, distinct_values
 
 RUN_WORDS = 13
 RUN_SIGNS = 40
 
 
-def comparable_runs(words: HashedWords) -> tuple[U64, Int64]:
-    """The hashes of the runs that are compared, and the word where each begins."""
+def comparable_runs(words: HashedWords) -> tuple[U64, I64]:
+    """The hashes of the runs to compare, and the word at which each starts."""
     before = np.concatenate(([0], np.cumsum(words.is_sign)))
     hashes, begins = word_runs(words, RUN_WORDS)
     of_words = before[begins + RUN_WORDS] == before[begins]
@@ -29,12 +29,12 @@ def comparable_runs(words: HashedWords) -> tuple[U64, Int64]:
 
 
 def evaluation_runs(texts: pa.Array) -> U64:
-    """The distinct runs of the texts of an evaluation set, ascending."""
+    """The distinct runs in the texts of an evaluation set, ascending."""
     return distinct_values(comparable_runs(hashed_words(texts, np.arange(len(texts) + 1)))[0])
 
 
 def contaminated(words: HashedWords, runs: U64) -> Flags:
-    """Which documents hold one of the runs."""
+    """[documents] whether each document contains one of the runs."""
     hashes, begins = comparable_runs(words)
     out = np.zeros(len(words.offsets) - 1, bool)
     if len(runs):

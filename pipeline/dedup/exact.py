@@ -1,11 +1,11 @@
-"""Exact duplicates: equal text, and one page that was read twice.
+"""Exact duplicates: equal text, and the same page read twice.
 
-Pure functions over small columns. All rows of a duplicate group must be in one table, so rows are
-bucketed by `hash_bucket` or `page_bucket` first; then the answer depends neither on the order of
-the rows nor on the number of buckets.
+Pure functions over small columns. All rows of a duplicate group must be in one table, so rows are first
+bucketed by `hash_bucket` or `page_bucket`. The result depends neither on the order of the rows nor on the
+number of buckets.
 
-A row is known by its key and, where the same page of the same revision was read from two files, by
-its place: the optional columns ``part`` and ``row`` (integers).
+A row's key identifies it. If the same revision of a page was read from two files, its place does: the
+optional integer columns ``part`` and ``row``.
 """
 
 import hashlib
@@ -21,16 +21,16 @@ _PAGE = ("source", "lang", "page_id")
 
 
 def content_hash(text: bytes) -> bytes:
-    """BLAKE2b-128 of a document's text: its sentences in UTF-8 with a space between them; 16 bytes.
+    """BLAKE2b-128 (16 bytes) of a document's text: its sentences in UTF-8 with a space between them.
 
-    Sentences of normalized text have single spaces only, so where paragraphs and sentences part does not
-    matter, only that white space stands there.
+    Normalized sentences have only single spaces, so the hash does not depend on where paragraphs and
+    sentences end.
     """
     return hashlib.blake2b(text, digest_size=16).digest()
 
 
 def hash_bucket(hashes: pa.Array | pa.ChunkedArray, buckets: int) -> npt.NDArray[np.int64]:
-    """The bucket, from 0 to ``buckets``, of each content hash: by its first eight bytes."""
+    """The bucket of each content hash, in [0, buckets), by its first eight bytes."""
     raw = b"".join(value[:8] for value in hashes.to_pylist())
     return (np.frombuffer(raw, "<u8") % np.uint64(buckets)).astype(np.int64)
 
@@ -42,26 +42,26 @@ def page_bucket(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
     return (np.frombuffer(b"".join(digests), "<u8") % np.uint64(buckets)).astype(np.int64)
 
 
-def exact_losers(table: pa.Table) -> pa.Table:
-    """The rows to drop because a row of a smaller key has the same ``content_hash``.
+def exact_removals(table: pa.Table) -> pa.Table:
+    """The rows to remove because a row with a smaller key has the same ``content_hash``.
 
-    Columns used: key, content_hash, part and row if present. The rows come back sorted by hash and
-    key, with the column ``kept_key``.
+    Columns used: key, content_hash, and part and row if present. The result is sorted by hash and key and has
+    the column ``kept_key``.
     """
     return all_but_first(table, ["content_hash"], [("key", "ascending")])
 
 
-def page_losers(table: pa.Table) -> pa.Table:
-    """The rows to drop because the same page was also read in a higher revision, or read twice.
+def page_removals(table: pa.Table) -> pa.Table:
+    """The rows to remove because the same page was also read in a higher revision, or twice.
 
-    Columns used: key, source, lang, page_id, revision, part and row if present. The rows come back
-    sorted by page, with the column ``kept_key``.
+    Columns used: key, source, lang, page_id, revision, and part and row if present. The result is sorted by
+    page and has the column ``kept_key``.
     """
     return all_but_first(table, list(_PAGE), [("revision", "descending"), ("key", "ascending")])
 
 
 def all_but_first(table: pa.Table, group: list[str], order: list[tuple[str, str]]) -> pa.Table:
-    """All rows but the first of each group, the rows of a group taken in ``order``; with ``kept_key``."""
+    """All rows except the first of each group, with rows of a group in ``order``, and with ``kept_key``."""
     places = [(name, "ascending") for name in _PLACE if name in table.column_names]
     table = table.sort_by([*((name, "ascending") for name in group), *order, *places]).combine_chunks()
     if not len(table):

@@ -1,9 +1,9 @@
-"""MinHash signatures, and the bands that bring likely near duplicates together.
+"""MinHash signatures, and the bands by which likely near duplicates meet.
 
-A signature holds, for each of 128 hash functions, the least hash of a document's shingles; two
-documents agree in a place with a probability that is their Jaccard similarity (Broder, On the
-Resemblance and Containment of Documents, 1997). The functions are multiply-add on 64 bits, of which
-the upper 32 are kept; they come from the keyed generator, so that every process has the same ones.
+A signature has, for each of 128 hash functions, the smallest hash of a document's shingles. The probability
+that two documents agree in a place is their Jaccard similarity (Broder, On the Resemblance and Containment of
+Documents, 1997). The functions are multiply-add on 64 bits, of which the upper 32 are kept. They come from
+the keyed generator, so every process has the same ones.
 """
 
 from functools import lru_cache
@@ -11,24 +11,24 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from schemas.arrays import I64, U64
 from schemas.randomness import draws
 
 U32 = npt.NDArray[np.uint32]
-U64 = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
 
 PERMUTATIONS = 128
-# A band of so many rows meets a pair at the threshold at least with this probability.
+# Least probability that a pair at the threshold shares a band.
 _LEAST_RECALL = 0.94
 _SEED = 0x313A5
-# Shingles that are hashed at a time: the arrays stay in the caches.
+# Shingles that are hashed at a time, so that the arrays stay in the CPU caches.
 _AT_ONCE = 1 << 16
 
 
-def signatures(hashes: U64, offsets: Int64) -> U32:
+def signatures(hashes: U64, offsets: I64) -> U32:
     """The signature of each document: uint32 [documents, PERMUTATIONS].
 
-    Document d has the shingles hashes[offsets[d]:offsets[d + 1]]; without any, its row is all ones.
+    Document d has the shingles hashes[offsets[d]:offsets[d + 1]]. Without shingles, all bits of its row are
+    1.
     """
     out = np.full((len(offsets) - 1, PERMUTATIONS), 0xFFFFFFFF, np.uint32)
     filled = np.flatnonzero(np.diff(offsets) > 0)
@@ -44,7 +44,7 @@ def signatures(hashes: U64, offsets: Int64) -> U32:
             for place, (factor, term) in enumerate(zip(*_functions(), strict=True)):
                 np.multiply(block, factor, out=values)
                 np.add(values, term, out=values)
-                # The least of the upper halves is the upper half of the least.
+                # The smallest upper half is the upper half of the smallest.
                 out[documents, place] = np.minimum.reduceat(values, starts) >> np.uint64(32)
         begin = end
     return out
@@ -52,16 +52,16 @@ def signatures(hashes: U64, offsets: Int64) -> U32:
 
 @lru_cache(maxsize=1)
 def _functions() -> tuple[U64, U64]:
-    """Factor and term of each function; a document part may be a single page, so they are kept."""
+    """Factor and term of each function, cached because a documents part may be a single page."""
     counters = np.arange(PERMUTATIONS)
     return draws(_SEED, 1, counters) | np.uint64(1), draws(_SEED, 2, counters)
 
 
 @lru_cache(maxsize=8)
 def rows_per_band(threshold: float) -> int:
-    """The most rows, hence the fewest chance candidates, that still find pairs at the threshold.
+    """The largest number of rows, with the fewest chance candidates, that still finds pairs at the threshold.
 
-    With n rows, 128 // n bands meet a pair of similarity s with probability 1 - (1 - s^n)^bands.
+    With n rows, a pair of similarity s shares one of 128 // n bands with probability 1 - (1 - s^n)^bands.
     """
     fitting = [
         rows for rows in range(1, 33) if 1 - (1 - threshold**rows) ** (PERMUTATIONS // rows) >= _LEAST_RECALL

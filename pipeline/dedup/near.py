@@ -1,13 +1,13 @@
-"""Near duplicates: who may be alike, who is, and who goes.
+"""Near duplicates: candidate pairs, verified pairs, and the documents to remove.
 
-1. Documents that agree in one band of their MinHash signatures are candidates (`candidate_pairs`).
-2. A candidate counts when the Jaccard similarity of the two sets of shingles reaches the threshold
-   (`verified_pairs`). The sets are exact for documents of up to SKETCH_SHINGLES distinct shingles; of
-   longer ones the smallest hashes stand for all, which is off by less than 0.007 (one sigma).
-3. Documents that hang together by verified pairs are a cluster; the smallest key stays.
+1. Documents that agree in a band of their MinHash signatures are candidate pairs (`candidate_pairs`).
+2. A candidate pair is verified when the Jaccard similarity of its two sets of shingles reaches the threshold
+   (`verified_pairs`). The sets are exact for documents of up to SKETCH_SHINGLES distinct shingles. For longer
+   documents the smallest hashes represent all, with an error below 0.007 (one sigma).
+3. Documents that are connected by verified pairs form a cluster. The smallest key stays.
 
-Nothing depends on the order of documents or on how they lie in files: a band's documents are ordered
-by a hash of their keys, and clusters do not depend on the order of pairs.
+The result does not depend on the order of documents or files: a band's documents are ordered by a hash of
+their keys, and clusters do not depend on the order of pairs.
 """
 
 from collections.abc import Mapping
@@ -21,19 +21,17 @@ from pipeline.dedup.components import components, distinct, edge_table
 from pipeline.dedup.exact import all_but_first
 from pipeline.dedup.minhash import band_hashes, rows_per_band, signatures
 from pipeline.dedup.shingles import hashed_words, shingles
-from schemas.arrays import distinct_values
+from schemas.arrays import I64, U64, distinct_values
 from schemas.randomness import key_from_text
 
-U64 = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
-
-# A band with so many documents at most has all its pairs looked at; of a larger one each document is
-# held against the first and the one before.
+# In a band with at most this many documents, all pairs are candidates. In a larger band, each document is
+# paired with the first one and with the one before it.
 FULL_GROUP = 12
-# About 30 kB of hashes: an article of 4,000 words, exactly.
+# About 30 kB of hashes: exact for an article of 4,000 words.
 SKETCH_SHINGLES = 4096
 
-# A document is a number here; ``rank`` is a hash of its key, by which a band's documents are ordered.
+# ``node`` is the number of a document; ``rank`` is a hash of its key, by which a band's documents are
+# ordered.
 BANDS = pa.schema(
     [
         pa.field("band", pa.uint64(), nullable=False),
@@ -43,8 +41,8 @@ BANDS = pa.schema(
 )
 
 
-def sketches(hashes: U64, offsets: Int64) -> list[U64]:
-    """The distinct shingles of each document, ascending; of a long one the smallest SKETCH_SHINGLES."""
+def sketches(hashes: U64, offsets: I64) -> list[U64]:
+    """The distinct shingles of each document, ascending, at most the smallest SKETCH_SHINGLES."""
     bounds = offsets.tolist()
     return [distinct_values(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
 
@@ -52,8 +50,8 @@ def sketches(hashes: U64, offsets: Int64) -> list[U64]:
 def similarity(left: U64, right: U64) -> float:
     """The Jaccard similarity of two documents by their sketches.
 
-    Where either is cut off, both are looked at up to the smaller of the two ends: below it the
-    sketches hold all hashes of both, and hashes are a fair sample.
+    If a sketch is cut off, both are compared up to the smaller end. Below it the sketches have all hashes of
+    both documents, and hashes are a fair sample.
     """
     ends = [sketch[-1] for sketch in (left, right) if len(sketch) == SKETCH_SHINGLES]
     if ends:
@@ -69,7 +67,7 @@ def ranks_of(keys: list[str]) -> U64:
 
 
 def band_table(nodes: U64, ranks: U64, signature: npt.NDArray[np.uint32], threshold: float) -> pa.Table:
-    """BANDS: a row for each band of each document that has words."""
+    """BANDS: a row for each band of each document with words."""
     worded = np.flatnonzero(signature.min(axis=1) < 0xFFFFFFFF)
     bands = band_hashes(signature[worded], rows_per_band(threshold))
     count = bands.shape[1]
@@ -78,7 +76,7 @@ def band_table(nodes: U64, ranks: U64, signature: npt.NDArray[np.uint32], thresh
 
 
 def candidate_pairs(bands: pa.Table) -> pa.Table:
-    """EDGES of the documents that share a band, from the rows of whole bands; distinct, sorted.
+    """EDGES between documents that share a band, distinct and sorted. ``bands`` has all rows of its bands.
 
     The left end is the smaller number.
     """
@@ -99,8 +97,8 @@ def candidate_pairs(bands: pa.Table) -> pa.Table:
     return distinct(edge_table(np.minimum(*ends), np.maximum(*ends)))
 
 
-def _pairs_of_group(size: int) -> tuple[Int64, Int64]:
-    """The places in a group whose documents are held against each other."""
+def _pairs_of_group(size: int) -> tuple[I64, I64]:
+    """The places in a group whose documents are paired."""
     if size <= FULL_GROUP:
         one, other = np.triu_indices(size, 1)
         return one, other
@@ -109,7 +107,7 @@ def _pairs_of_group(size: int) -> tuple[Int64, Int64]:
 
 
 def verified_pairs(pairs: pa.Table, sketch_of: Mapping[int, U64], threshold: float) -> pa.Table:
-    """Those of the pairs whose similarity reaches the threshold."""
+    """The pairs whose similarity reaches the threshold."""
     left, right = pairs["left"].to_pylist(), pairs["right"].to_pylist()
     alike = [
         similarity(sketch_of[one], sketch_of[other]) >= threshold
@@ -118,16 +116,16 @@ def verified_pairs(pairs: pa.Table, sketch_of: Mapping[int, U64], threshold: flo
     return pairs.filter(pa.array(alike, pa.bool_()))
 
 
-def cluster_losers(members: pa.Table) -> pa.Table:
-    """The rows to drop out of whole clusters: all but the smallest key of each.
+def cluster_removals(members: pa.Table) -> pa.Table:
+    """The rows to remove from whole clusters: all except the smallest key of each.
 
-    Columns used: key, cluster. The rows come back sorted by cluster and key, with ``kept_key``.
+    Columns used: key, cluster. The result is sorted by cluster and key and has ``kept_key``.
     """
     return all_but_first(members, ["cluster"], [("key", "ascending")])
 
 
-def near_losers(keys: list[str], sentences: pa.Array, sentence_offsets: Int64, threshold: float) -> pa.Table:
-    """All steps on documents that fit in memory: the keys that go, and ``kept_key`` for each.
+def near_removals(keys: list[str], sentences: pa.Array, sentence_offsets: I64, threshold: float) -> pa.Table:
+    """All steps on documents that fit in memory: the keys to remove, with ``kept_key`` for each.
 
     Document d has sentences sentence_offsets[d] to [d + 1].
     """
@@ -136,13 +134,13 @@ def near_losers(keys: list[str], sentences: pa.Array, sentence_offsets: Int64, t
     bands = band_table(nodes, ranks_of(keys), signatures(hashes, offsets), threshold)
     sketch_of = dict(enumerate(sketches(hashes, offsets)))
     clusters = components(verified_pairs(candidate_pairs(bands), sketch_of, threshold))
-    return cluster_losers(cluster_members(clusters, pa.table({"key": keys, "node": nodes})))
+    return cluster_removals(cluster_members(clusters, pa.table({"key": keys, "node": nodes})))
 
 
 def cluster_members(clusters: pa.Table, documents: pa.Table) -> pa.Table:
     """The rows of ``documents`` (column node) that are in a cluster, with the column ``cluster``.
 
-    ``clusters`` is what `components` gives: nodes with the smallest node of their component.
+    ``clusters`` is a result of `components`: nodes with the smallest node of their component.
     """
     roots = distinct_values(clusters["right"].to_numpy())
     nodes = np.concatenate((clusters["left"].to_numpy(), roots))

@@ -1,7 +1,7 @@
-"""Paragraphs that stand in many documents: boilerplate, cut out of all of them.
+"""Paragraphs that occur in many documents: boilerplate, which is cut out of all documents.
 
-Paragraphs are compared like documents, without case, punctuation and diacritics. Those of fewer than
-five words (headings, names in lists) are left alone: they repeat without being boilerplate.
+Paragraphs are compared like documents, without case, punctuation and diacritics. Those with fewer than five
+words (headings, names in lists) stay, since they repeat without being boilerplate.
 """
 
 import numpy as np
@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.dedup.exact import content_hash
-from pipeline.dedup.shingles import SHINGLE_WORDS, U64, Flags, Int64, hashed_words, powers
+from pipeline.dedup.shingles import SHINGLE_WORDS, hashed_words, powers
+from schemas.arrays import I64, U64, Flags
 from schemas.randomness import draws
 
 # 0 is the hash of a paragraph that is too short to count.
@@ -21,13 +22,13 @@ PARAGRAPHS = pa.schema(
 )
 
 
-def offsets_of(lists: pa.Array) -> Int64:
-    """Where the items of each list begin among the items of all, and the end."""
+def offsets_of(lists: pa.Array) -> I64:
+    """[lists + 1] where the items of each list start among the items of all lists."""
     return np.concatenate(([0], np.cumsum(pc.list_value_length(lists).to_numpy(), dtype=np.int64)))
 
 
 def paragraph_hashes(documents: pa.Table) -> U64:
-    """A hash of each paragraph of the documents (columns sentences, paragraph_sentences), or 0."""
+    """A hash of each paragraph of the documents (columns sentences, paragraph_sentences), 0 if short."""
     sizes = documents["paragraph_sentences"].combine_chunks().flatten().to_numpy()
     sentences = documents["sentences"].combine_chunks().flatten()
     words = hashed_words(sentences, np.concatenate(([0], np.cumsum(sizes, dtype=np.int64))))
@@ -47,7 +48,7 @@ def paragraph_hashes(documents: pa.Table) -> U64:
 
 
 def paragraph_counts(documents: pa.Table) -> pa.Table:
-    """PARAGRAPHS: in how many of the documents each paragraph stands."""
+    """PARAGRAPHS: in how many of the documents each paragraph occurs."""
     hashes = paragraph_hashes(documents)
     bounds = offsets_of(documents["paragraph_sentences"].combine_chunks())
     owners = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -71,8 +72,8 @@ def merge_paragraph_counts(counts: pa.Table) -> pa.Table:
 def without_paragraphs(documents: pa.Table, repeated: U64) -> pa.Table:
     """The documents without the sentences of the paragraphs in ``repeated`` (ascending hashes).
 
-    Changes the columns sentences, paragraph_sentences and, if present, text_bytes and content_hash, so that
-    documents of which the same text is left are known as equal.
+    Changes the columns sentences, paragraph_sentences and, if present, spaced, text_bytes and content_hash,
+    so that documents with the same remaining text are exact duplicates.
     """
     if not len(repeated) or not documents.num_rows:
         return documents
@@ -90,6 +91,9 @@ def without_paragraphs(documents: pa.Table, repeated: U64) -> pa.Table:
         "sentences": _lists(kept, sentence_stays, offsets_of(sentences)),
         "paragraph_sentences": _lists(pa.array(sizes[stays], pa.int32()), stays, offsets_of(lists)),
     }
+    if "spaced" in documents.column_names:
+        spaced = documents["spaced"].combine_chunks().flatten().filter(pa.array(sentence_stays))
+        columns["spaced"] = _lists(spaced, sentence_stays, offsets_of(sentences))
     if "text_bytes" in documents.column_names:
         lengths = np.cumsum(np.append(0, pc.binary_length(kept).to_numpy().astype(np.int64)))
         columns["text_bytes"] = pa.array(np.diff(lengths[offsets_of(columns["sentences"])]), pa.int64())
@@ -101,13 +105,13 @@ def without_paragraphs(documents: pa.Table, repeated: U64) -> pa.Table:
 
 
 def _hashes(hashes: pa.ChunkedArray, left: pa.Array, before: pa.Array) -> pa.Array:
-    """The content hashes, made anew where sentences were cut out."""
+    """The content hashes, computed again where sentences were cut out."""
     out = hashes.to_pylist()
     for row in np.flatnonzero(np.diff(offsets_of(left)) < np.diff(offsets_of(before))).tolist():
         out[row] = content_hash(" ".join(left[row].as_py()).encode())
     return pa.array(out, hashes.type)
 
 
-def _lists(values: pa.Array, stays: Flags, offsets: Int64) -> pa.Array:
+def _lists(values: pa.Array, stays: Flags, offsets: I64) -> pa.Array:
     ends = np.concatenate(([0], np.cumsum(stays)))[offsets]
     return pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), values)

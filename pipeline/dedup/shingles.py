@@ -1,7 +1,7 @@
-"""Runs of words as 64-bit hashes: what near duplicates and contamination are found by.
+"""Runs of words as 64-bit hashes, by which near duplicates and contamination are found.
 
-Words are compared in lower case, without punctuation and Latin, Greek and Cyrillic diacritics; in
-scripts without spaces every sign counts as a word. Everything is done in NumPy over whole batches.
+Words are compared in lower case, without punctuation and without Latin, Greek and Cyrillic diacritics. In
+scripts without spaces every character counts as a word. NumPy processes whole batches.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,8 @@ import pyarrow as pa
 
 from pipeline.wordpiece.basic_tokenization import SLICE_BYTES, Spans, chunks, word_spans
 from pipeline.wordpiece.character_table import prose_table
+from schemas.arrays import I64, U64, Flags
 from schemas.randomness import draws
-
-U64 = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 SHINGLE_WORDS = 5
 _SEED = 0x5EED
@@ -25,24 +22,24 @@ _SEED = 0x5EED
 _LETTER_BASE = 0x9E3779B97F4A7C15
 _WORD_BASE = 0xD1342543DE82EF95
 _INVERSE_BASE = pow(_LETTER_BASE, -1, 1 << 64)
-# After so many letters of one word the powers begin again.
+# After this many letters of a word the powers start again.
 _PERIOD = 4096
-# Code points whose hashes are kept: the basic plane.
+# Code points whose hashes are cached: the basic plane.
 _COMMON = 1 << 16
 
 
 @dataclass(frozen=True)
 class HashedWords:
-    """The words of a run of documents as hashes; document d has words offsets[d] to offsets[d + 1]."""
+    """The words of consecutive documents as hashes. Document d has words offsets[d] to offsets[d + 1]."""
 
     hashes: U64
-    # Signs of scripts without spaces between words, and ideographs.
+    # Characters of scripts without spaces between words, and ideographs.
     is_sign: Flags
-    offsets: Int64
+    offsets: I64
 
 
-def hashed_words(sentences: pa.Array, sentence_offsets: Int64) -> HashedWords:
-    """Hashes the words of documents; document d has sentences sentence_offsets[d] to [d + 1]."""
+def hashed_words(sentences: pa.Array, sentence_offsets: I64) -> HashedWords:
+    """Hashes the words of documents. Document d has sentences sentence_offsets[d] to [d + 1]."""
     hashes, signs = [np.zeros(0, np.uint64)], [np.zeros(0, bool)]
     ends = [np.zeros(1, np.int64)]
     for part in chunks(sentences, SLICE_BYTES):
@@ -54,11 +51,11 @@ def hashed_words(sentences: pa.Array, sentence_offsets: Int64) -> HashedWords:
 
 
 def _word_hashes(spans: Spans) -> U64:
-    """A word's hash is drawn from the sum over its letters of their hash times base^place.
+    """The hash of each word, drawn from the sum of (hash of a letter) * base^(place of the letter).
 
-    Every letter is multiplied by base^(its place in the slice), and the products are summed up along the
-    slice. What is added from the beginning of a word to that of the next is the word's sum times
-    base^(its beginning), and base is odd, so it has an inverse modulo 2^64.
+    Each letter of the slice is multiplied by base^(its place in the slice), and a running sum is taken. The
+    difference of this sum between the starts of a word and of the next is the word's sum times base^(start of
+    the word). The base is odd, so it has an inverse modulo 2^64.
     """
     starts, count = spans.starts, len(spans.codes)
     if not len(starts):
@@ -67,7 +64,7 @@ def _word_hashes(spans: Spans) -> U64:
     with np.errstate(over="ignore"):
         sums *= _powers(_LETTER_BASE, count)
         np.cumsum(sums, out=sums)
-        # Between words stand NULs, which add nothing, before the first one as well.
+        # Between words, and before the first one, are NULs, which add nothing.
         until = sums.take(np.append(starts[1:], count) - 1)
         words = np.diff(until, prepend=np.uint64(0))
         words *= _powers(_INVERSE_BASE, count).take(starts)
@@ -78,14 +75,14 @@ def _word_hashes(spans: Spans) -> U64:
 
 
 def _long_sum(codes: npt.NDArray[np.uint32]) -> np.uint64:
-    """The sum of one word, whose places begin again at 0 after _PERIOD letters."""
+    """The sum of one word, whose places start again at 0 after _PERIOD letters."""
     factors = powers(_LETTER_BASE)[np.arange(len(codes)) % _PERIOD]
     with np.errstate(over="ignore"):
         return np.uint64((_letter_hashes(codes) * factors).sum())
 
 
 def _letter_hashes(codes: npt.NDArray[np.uint32]) -> U64:
-    """draws(_SEED, code) of each code point, looked up where it is one of the common ones; of NUL 0."""
+    """draws(_SEED, code) of each code point, looked up for common ones; 0 for NUL."""
     hashes = _common_letters().take(codes.astype(np.intp), mode="clip")
     if codes.max() >= _COMMON:
         rare = np.flatnonzero(codes >= _COMMON)
@@ -106,7 +103,7 @@ def powers(base: int) -> U64:
 
 
 def _powers(base: int, count: int) -> U64:
-    """The first ``count`` powers; those for a slice of text are kept."""
+    """The first ``count`` powers. Those for a slice of text are cached."""
     return _slice_powers(base)[:count] if count <= SLICE_BYTES else _make_powers(base, count)
 
 
@@ -121,8 +118,8 @@ def _make_powers(base: int, count: int) -> U64:
     return np.cumprod(table, dtype=np.uint64)
 
 
-def word_runs(words: HashedWords, length: int) -> tuple[U64, Int64]:
-    """The hash of every run of ``length`` words inside a document, and the word where each begins."""
+def word_runs(words: HashedWords, length: int) -> tuple[U64, I64]:
+    """The hash of every run of ``length`` words inside a document, and the word at which each starts."""
     count = len(words.hashes) - length + 1
     if count <= 0:
         return np.zeros(0, np.uint64), np.zeros(0, np.int64)
@@ -131,17 +128,17 @@ def word_runs(words: HashedWords, length: int) -> tuple[U64, Int64]:
         for number in range(1, length):
             total *= np.uint64(_WORD_BASE)
             total += words.hashes[number : number + count]
-    # A run that begins less than ``length`` words before a document's end goes beyond it.
+    # A run that starts fewer than ``length`` words before a document's end extends beyond it.
     inside = np.ones(count, bool)
     beyond = words.offsets[1:, None] - np.arange(1, length)
     inside[beyond[(beyond >= 0) & (beyond < count)]] = False
     return draws(_SEED + length, np.compress(inside, total)), np.flatnonzero(inside)
 
 
-def shingles(words: HashedWords) -> tuple[U64, Int64]:
-    """The runs of five words of each document, in order, and the offsets that part the documents.
+def shingles(words: HashedWords) -> tuple[U64, I64]:
+    """The runs of five words of each document in order, and the offsets of the documents.
 
-    A document of fewer words, but at least one, is one shingle as a whole.
+    A document of one to four words is one shingle.
     """
     hashes, _ = word_runs(words, SHINGLE_WORDS)
     sizes = np.diff(words.offsets)
@@ -150,7 +147,7 @@ def shingles(words: HashedWords) -> tuple[U64, Int64]:
     short = np.flatnonzero((sizes > 0) & (sizes < SHINGLE_WORDS))
     if len(short):
         whole = np.array([_whole(words, document) for document in short.tolist()], np.uint64)
-        # Where they belong among the runs, in which they are not counted.
+        # Their places among the runs, which do not include them.
         hashes = np.insert(hashes, offsets[short] - np.arange(len(short)), whole)
     return hashes, offsets
 

@@ -1,1 +1,1 @@
-"""Training rows of one bucket, by pure functions on arrays; `make_instances` is where to begin reading."""
+"""Training sequences of one bucket, by pure functions on arrays. Start reading at `make_instances`."""

@@ -1,24 +1,20 @@
-"""The tokenized documents of one bucket, and the sentences that instances are made of.
+"""The tokenized documents of one bucket, and the sentences that sequences are made of.
 
-Token ids stay where they are from the shuffle to the rows: everything here works on offsets into
-one flat array, so that a bucket is held once.
+Everything here works on offsets into one flat array of token ids, so memory holds a bucket once.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from schemas.arrays import distinct_values
+from schemas.arrays import I64, Flags, distinct_values
 from schemas.errors import CorpusError
-from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
+from schemas.masking import Ids, Keys, Offsets, offsets_of
 from schemas.randomness import draws, key_from_text
 
-Ints = npt.NDArray[np.int64]
-
-# What tokenization hands to the shuffle, one row for each copy of a document.
+# The shuffle moves these columns: a row for each copy of a document.
 TOKENIZED = pa.schema(
     [
         pa.field("bucket", pa.int32(), nullable=False),
@@ -33,7 +29,7 @@ TOKENIZED = pa.schema(
 
 
 def identities(keys: Sequence[str]) -> Keys:
-    """[D] 64-bit names of documents in every draw about them."""
+    """[D] 64-bit hashes that stand for the documents in every random draw."""
     return np.array([key_from_text(key) for key in keys], dtype=np.uint64)
 
 
@@ -42,7 +38,7 @@ class BucketDocuments:
     """Tokenized documents of one bucket, in any order: D documents, S sentences, T tokens."""
 
     token_ids: Ids
-    """[T] pieces of all sentences, without special tokens."""
+    """[T] subwords of all sentences, without special tokens."""
     sentence_offsets: Offsets
     """[S + 1] into ``token_ids``."""
     document_offsets: Offsets
@@ -50,13 +46,13 @@ class BucketDocuments:
     languages: Sequence[str]
     """[D] language code of each document."""
     keys: Sequence[str]
-    """[D] document keys; a document that is sampled more than once appears once for each copy."""
-    copies: Ints
-    """[D] number of the copy, 0 for the first."""
+    """[D] document keys. A document that is sampled more than once appears once for each copy."""
+    copies: I64
+    """[D] number of the copy; the first has 0."""
 
     @classmethod
     def from_table(cls, table: pa.Table) -> "BucketDocuments":
-        """From a table with the columns of `TOKENIZED` (``bucket`` is not looked at).
+        """From a table with the columns of `TOKENIZED`; ``bucket`` is ignored.
 
         Raises CorpusError when the sentence lengths of a document do not add up to its tokens.
         """
@@ -75,7 +71,7 @@ class BucketDocuments:
         )
 
 
-def _flat(column: pa.ChunkedArray) -> tuple[Ids, Ints]:
+def _flat(column: pa.ChunkedArray) -> tuple[Ids, I64]:
     """A list column as flat values and the length of each list."""
     # Chunk by chunk: one Arrow list array cannot hold more than 2^31 values.
     counts = [np.asarray(chunk.value_lengths(), dtype=np.int64) for chunk in column.chunks]
@@ -86,51 +82,57 @@ def _flat(column: pa.ChunkedArray) -> tuple[Ids, Ints]:
 
 @dataclass(frozen=True)
 class Sentences:
-    """Non-empty sentences, none longer than the limit, document by document; D documents, S sentences."""
+    """Non-empty sentences, none longer than the limit, by document. D documents, S sentences, T tokens."""
 
     ids: Ids
-    """[T] flat pieces."""
+    """[T] flat subwords."""
     offsets: Offsets
     """[S + 1] into ``ids``."""
-    document: Ints
+    document: I64
     """[S] document of each sentence."""
-    first: Ints
+    first: I64
     """[D] first sentence of each document."""
-    stop: Ints
-    """[D] one past its last sentence; equal to ``first`` for a document without text."""
-    language: Ints
+    stop: I64
+    """[D] one past its last sentence. Equals ``first`` for a document without text."""
+    language: I64
     """[D] language as an index into ``languages``."""
     languages: tuple[str, ...]
     """Language codes, sorted."""
     document_key: Keys
     """[D] random key of the document in this pass and length."""
     identity: Keys
-    """[D] hash of the document's key: equal for copies of the same document."""
-    cut: Ints
-    """[D] sentences that were longer than the limit and were cut into pieces."""
-    pieces: Ints
-    """[D] pieces they were cut into."""
+    """[D] hash of the document's key. Copies of a document share it."""
+    cut: I64
+    """[D] sentences that were longer than the limit and were cut into parts."""
+    parts: I64
+    """[D] parts that they were cut into."""
 
     @property
     def row_keys(self) -> Keys:
-        """[S] random key of whatever begins at each sentence: document key and place in the document."""
+        """[S] random key of a sequence that starts at each sentence, from document key and place."""
         place = np.arange(self.document.size) - self.first[self.document]
         return draws(self.document_key[self.document], place)
 
 
 def prepare_sentences(
-    bucket: BucketDocuments, *, limit: int, piece: int, continuation: Flags, seed: int, words: tuple[int, ...]
+    bucket: BucketDocuments,
+    *,
+    limit: int,
+    part: int,
+    continuation: Flags,
+    seed: int,
+    purpose: tuple[int, ...],
 ) -> Sentences:
-    """The bucket's sentences: empty ones left out, those over ``limit`` cut to at most ``piece`` tokens.
+    """The bucket's non-empty sentences. Those over ``limit`` tokens are cut into parts of at most ``part``.
 
-    ``words`` (pass, length) together with the seed and the document name every draw. A cut falls
-    before a word where one begins in reach. Raises CorpusError when a copy of a document is there twice.
+    ``purpose`` (pass, length) is part of the key of every draw, with the seed and the document. A cut falls
+    before a word if a word starts within reach. Raises CorpusError for a duplicate document copy.
     """
     identity = identities(bucket.keys)
-    document_key = draws(seed, *words, identity, bucket.copies)
+    document_key = draws(seed, *purpose, identity, bucket.copies)
     if distinct_values(document_key).size != document_key.size:
-        raise CorpusError(f"bucket: the same copy of a document is there twice: {_repeated(bucket)}")
-    offsets, document, cut, pieces = _cut_sentences(bucket, limit, piece, continuation)
+        raise CorpusError(f"bucket: duplicate document copy: {_repeated(bucket)}")
+    offsets, document, cut, parts = _cut_sentences(bucket, limit, part, continuation)
     languages = tuple(sorted(set(bucket.languages)))
     code = {name: number for number, name in enumerate(languages)}
     documents = np.arange(len(bucket.keys))
@@ -145,7 +147,7 @@ def prepare_sentences(
         document_key=document_key,
         identity=identity,
         cut=cut,
-        pieces=pieces,
+        parts=parts,
     )
 
 
@@ -159,9 +161,9 @@ def _repeated(bucket: BucketDocuments) -> str:
 
 
 def _cut_sentences(
-    bucket: BucketDocuments, limit: int, piece: int, continuation: Flags
-) -> tuple[Offsets, Ints, Ints, Ints]:
-    """Offsets and documents of the sentences to use; cut sentences and their pieces for each document."""
+    bucket: BucketDocuments, limit: int, part: int, continuation: Flags
+) -> tuple[Offsets, I64, I64, I64]:
+    """Offsets and documents of the resulting sentences; cut sentences and their parts for each document."""
     lengths = np.diff(bucket.sentence_offsets)
     documents = len(bucket.keys)
     document = np.repeat(np.arange(documents), np.diff(bucket.document_offsets))
@@ -169,7 +171,7 @@ def _cut_sentences(
     inner: list[int] = []
     counts: list[int] = []
     for start, stop in zip(bucket.sentence_offsets[long], bucket.sentence_offsets[long + 1], strict=True):
-        places = _cut_places(continuation[bucket.token_ids[start:stop]], piece)
+        places = _cut_places(continuation[bucket.token_ids[start:stop]], part)
         inner.extend(int(start) + place for place in places)
         counts.append(len(places))
     ends = np.sort(np.concatenate([bucket.sentence_offsets[1:][lengths > 0], np.array(inner, np.int64)]))
@@ -180,15 +182,15 @@ def _cut_sentences(
     return offsets, np.searchsorted(document_ends, ends, side="left"), cut, cut + added.astype(np.int64)
 
 
-def _cut_places(continuation: Flags, piece: int) -> list[int]:
-    """Where to cut a sentence of ``continuation.size`` tokens so that no part has more than ``piece``."""
+def _cut_places(continuation: Flags, part: int) -> list[int]:
+    """Where to cut a sentence of ``continuation.size`` tokens into parts of at most ``part`` tokens."""
     size = continuation.size
     places = []
     start = 0
-    while size - start > piece:
-        cut = start + piece
+    while size - start > part:
+        cut = start + part
         while continuation[cut] and cut > start:
             cut -= 1
-        start = cut if cut > start else start + piece
+        start = cut if cut > start else start + part
         places.append(start)
     return places

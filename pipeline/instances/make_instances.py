@@ -1,8 +1,8 @@
 """From the tokenized documents of one bucket to its training rows: pairs or packing, masks, shuffle.
 
-A pure function: the rows depend on the documents, the settings, the seed and the pass, not on the
-order in which the documents arrived. What pairs.py and packing.py plan as stretches of tokens is
-copied, masked and laid out here, a block of rows at a time.
+This is a pure function of the documents, the settings, the seed and the pass. The order in which documents
+arrive does not matter. The modules pairs and packing plan ranges of tokens. This module copies, masks and
+lays them out, a block of rows at a time.
 """
 
 from collections.abc import Sequence
@@ -13,12 +13,14 @@ import numpy as np
 import pyarrow as pa
 
 from pipeline.config import Instances, Objective, Packing, SequenceLength
-from pipeline.instances.bucket import BucketDocuments, Ints, Sentences, prepare_sentences
-from pipeline.instances.counts import InstanceCounts, count_instances
+from pipeline.instances.bucket import BucketDocuments, Sentences, prepare_sentences
+from pipeline.instances.counts import count_instances
 from pipeline.instances.packing import plan_packed
 from pipeline.instances.pairs import plan_pairs
 from pipeline.instances.row_plan import MASKS, ORDER, RowPlan, by_language
+from schemas.arrays import I64
 from schemas.errors import ConfigError
+from schemas.instance_counts import InstanceCounts
 from schemas.masking import (
     Ids,
     MaskedRows,
@@ -35,7 +37,7 @@ from schemas.shards import SHARD
 from schemas.vocabulary import CLS, SEP, UNK
 
 MIN_SEQ_LENGTH = 8
-# Rows that are copied and masked in one go.
+# Rows that are copied and masked at a time.
 _BLOCK_ROWS = 4096
 
 
@@ -53,7 +55,7 @@ class InstanceSettings:
     packing: Packing = "full_sentences"
     """For objective none."""
     short_seq_prob: float = 0.1
-    """Share of the rows that aim at a random shorter length."""
+    """Share of the rows with a random shorter target length."""
     masking: MaskingRule = field(default_factory=MaskingRule)
     segmenter: Segmenter | None = None
     """Word boundaries for scripts without ``##``."""
@@ -72,7 +74,7 @@ class InstanceSettings:
         pieces: Sequence[str],
         segmenter: Segmenter | None = None,
     ) -> "InstanceSettings":
-        """For one of the lengths of a build. Raises CorpusError when ``pieces`` are no BERT vocabulary."""
+        """For one of the lengths of a build. Raises CorpusError when ``pieces`` is not a BERT vocabulary."""
         masking = config.masking
         return cls(
             vocabulary=_masking_vocabulary(tuple(pieces), masking.predict_unknown),
@@ -96,13 +98,13 @@ class InstanceSettings:
 
 @lru_cache(maxsize=2)
 def _masking_vocabulary(pieces: tuple[str, ...], predict_unknown: bool) -> MaskingVocabulary:
-    """Kept, since a process makes many buckets with one vocabulary."""
+    """Cached, since a process makes many buckets with one vocabulary."""
     return MaskingVocabulary.from_pieces(pieces, predict_unknown)
 
 
 @dataclass(frozen=True)
 class BucketInstances:
-    """The rows of a bucket, shuffled, with the columns of schemas.shards.SHARD, and what was counted."""
+    """The shuffled rows of a bucket with the columns of schemas.shards.SHARD, and their counts."""
 
     table: pa.Table
     counts: dict[str, InstanceCounts]
@@ -112,17 +114,17 @@ class BucketInstances:
 def make_instances(
     bucket: BucketDocuments, settings: InstanceSettings, seed: int, pass_number: int
 ) -> BucketInstances:
-    """All rows of the bucket. Raises CorpusError when a document is there twice or a token is lost."""
+    """All rows of the bucket. Raises CorpusError for a duplicate document copy or a lost token."""
     tokens = settings.max_seq_length - (2 if settings.objective == "none" else 3)
-    # For pairs half the length, so that a piece and its continuation fit into one row.
-    piece = tokens if settings.objective == "none" else tokens // 2
+    # For pairs half the length, so that a part and the part after it fit into one row.
+    part = tokens if settings.objective == "none" else tokens // 2
     sentences = prepare_sentences(
         bucket,
         limit=tokens,
-        piece=piece,
+        part=part,
         continuation=settings.vocabulary.continuation,
         seed=seed,
-        words=(pass_number, settings.max_seq_length),
+        purpose=(pass_number, settings.max_seq_length),
     )
     plan = _plan(sentences, settings)
     _drop_unpredictable(plan, sentences, settings)
@@ -151,22 +153,22 @@ def _plan(sentences: Sentences, settings: InstanceSettings) -> RowPlan:
 
 
 def _drop_unpredictable(plan: RowPlan, sentences: Sentences, settings: InstanceSettings) -> None:
-    """Leave out rows in which nothing may be predicted (nothing but [UNK]); their tokens are left over."""
+    """Drops rows without a token that may be predicted (only [UNK]). Their tokens are left over."""
     blocked = np.flatnonzero(settings.vocabulary.blocked[plan.ids])
     bounds = np.stack([plan.a_start, plan.a_stop, plan.b_start, plan.b_stop])
     tokens, hidden = np.diff(bounds, axis=0), np.diff(np.searchsorted(blocked, bounds), axis=0)
     # Rows 0 and 2 of the differences are the segments A and B.
     bad = (tokens - hidden)[::2].sum(axis=0) == 0
     language = sentences.language[plan.document[bad]]
-    lost = by_language(language, len(sentences.languages), plan.taken[bad])
+    lost = by_language(language, len(sentences.languages), plan.owned[bad])
     plan.left_over["nothing_to_predict"] = lost
     plan.select(~bad)
 
 
 def _lay_out(
     plan: RowPlan, bucket: BucketDocuments, sentences: Sentences, settings: InstanceSettings
-) -> tuple[list[pa.RecordBatch], list[Ints]]:
-    """The rows as Arrow batches, and for each batch the masks by language: all, by [MASK], unchanged."""
+) -> tuple[list[pa.RecordBatch], list[I64]]:
+    """The rows as Arrow batches, and the mask counts of each batch: [3, languages]."""
     names = pa.array(sentences.languages, pa.string())
     keys = pa.array(bucket.keys, pa.string())
     padded = np.zeros(plan.ids.size + 2, np.int32)
@@ -201,8 +203,8 @@ def _list_column(offsets: Offsets, values: Ids) -> pa.ListArray:
 def _copy_rows(padded: Ids, plan: RowPlan, rows: slice, settings: InstanceSettings) -> tuple[Ids, Offsets]:
     """The flat ids of some rows with their special tokens, and the row offsets.
 
-    ``padded`` is plan.ids with one more element at either end: every segment is copied together with
-    the neighbours whose places the special tokens take.
+    ``padded`` is plan.ids with one more element at either end. Each segment is copied together with the
+    neighbors that the special tokens replace.
     """
     a_start, b_start = plan.a_start[rows], plan.b_start[rows]
     a_size, b_size = plan.a_stop[rows] - a_start, plan.b_stop[rows] - b_start
@@ -224,9 +226,9 @@ def _copy_rows(padded: Ids, plan: RowPlan, rows: slice, settings: InstanceSettin
 
 
 def _mask_counts(
-    masked: MaskedRows, offsets: Offsets, language: Ints, languages: int, settings: InstanceSettings
-) -> Ints:
-    """[3, languages] targets; those replaced by [MASK]; those left as they are."""
+    masked: MaskedRows, offsets: Offsets, language: I64, languages: int, settings: InstanceSettings
+) -> I64:
+    """[3, languages] targets, targets replaced by [MASK], and unchanged targets."""
     counts = np.diff(masked.position_offsets)
     flat = np.repeat(offsets[:-1], counts) + masked.positions
     shown = masked.input_ids[flat]

@@ -1,39 +1,40 @@
-"""Rows without sentence pairs: whole sentences packed up to the length (RoBERTa).
+"""Rows without sentence pairs: whole sentences packed up to the maximum length (RoBERTa).
 
-``doc_sentences`` stops at the end of a document. ``full_sentences`` goes on into the next document of
-the same language in random order, with a [SEP] between the two; [SEP] counts as one token of the row
-and a row neither begins nor ends with one of its own. As with pairs, a share of the rows aims at a
-shorter length. No token is cut or left over: over-long sentences have been cut into pieces before.
+``doc_sentences`` stops at the end of a document. ``full_sentences`` continues with the next document of the
+same language in random order, with a [SEP] between them. This [SEP] counts as a token of the row, and no row
+starts or ends with one. As with pairs, a share of the rows has a shorter target length. No token is cut or
+left over, because sentences over the limit have already been cut into parts.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from pipeline.instances.bucket import Ints, Sentences
+from pipeline.instances.bucket import Sentences
 from pipeline.instances.row_plan import RowPlan, targets, walk
-from schemas.masking import Flags, Ids, Keys, Offsets, offsets_of
-from schemas.shards import NO_LABEL
+from schemas.arrays import I64, Flags
+from schemas.labels import NO_LABEL
+from schemas.masking import Ids, Keys, Offsets, offsets_of
 
 
 @dataclass(frozen=True)
 class _Items:
-    """What is packed: sentences and, between documents, separators. I items, T tokens."""
+    """The items to pack: sentences and, between documents, separators. I items, T tokens."""
 
     ids: Ids
     """[T]"""
     offsets: Offsets
     """[I + 1] into ``ids``."""
-    document: Ints
+    document: I64
     """[I]"""
-    last: Ints
+    last: I64
     """[I] one past the last item that may share a row with this one."""
     key: Keys
-    """[I] random key of a row that begins here."""
-    target: Ints
-    """[I] tokens that such a row aims at."""
+    """[I] random key of a row that starts here."""
+    target: I64
+    """[I] target length of such a row in tokens."""
     separator: Flags | None
-    """[I] true for a separator; None when there is none."""
+    """[I] true for a separator. None without separators."""
 
 
 def plan_packed(
@@ -49,8 +50,8 @@ def plan_packed(
     return _plan_crossing(sentences, target, keys, sep_id)
 
 
-def _plan_crossing(sentences: Sentences, target: Ints, keys: Keys, sep_id: int) -> RowPlan:
-    """Lay the documents of each language end to end, a separator after each, and pack that."""
+def _plan_crossing(sentences: Sentences, target: I64, keys: Keys, sep_id: int) -> RowPlan:
+    """Concatenates the documents of each language with a separator after each, and packs them."""
     filled = np.flatnonzero(sentences.stop > sentences.first)
     order = filled[np.lexsort((sentences.document_key[filled], sentences.language[filled]))]
     counts = (sentences.stop - sentences.first)[order]
@@ -73,7 +74,7 @@ def _plan_crossing(sentences: Sentences, target: Ints, keys: Keys, sep_id: int) 
 
 
 def _plan(items: _Items) -> RowPlan:
-    """Pack greedily: as many items as fit the target of the first one, at least one, not past its last."""
+    """Packs greedily: as many items as fit the target of the first one, at least one, not past its last."""
     offsets, separator = items.offsets, items.separator
     begin = np.arange(items.document.size)
     stop = np.searchsorted(offsets, offsets[:-1] + items.target, side="right") - 1
@@ -99,7 +100,7 @@ def _plan(items: _Items) -> RowPlan:
         label=np.full(reached.size, NO_LABEL, np.int8),
         document=items.document[reached],
         key=items.key[reached],
-        taken=used,
+        owned=used,
         used=used,
         reused=np.zeros(reached.size, np.int64),
     )

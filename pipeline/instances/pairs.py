@@ -1,22 +1,22 @@
 """Segment pairs of a bucket: next sentence prediction and sentence order prediction.
 
-The outline is that of google-research/bert: whole sentences are gathered until a target length is
-reached, A is a random share of them, B is the rest or a stretch of another document, what is too
-long is cut from the longer segment at a random end, and sentences that a random B displaced open
-the next pair. Where this differs, on purpose:
+The procedure is that of google-research/bert. It gathers whole sentences until they reach a target length. A
+is a random share of them. B is the rest, or a range of another document. The longer segment is cut at a
+random end until the pair fits. Sentences that a random B displaced start the next pair. The deliberate
+differences:
 
-- Each draw is named by the sentence at which the pair begins. So all possible pairs are planned at
-  once, and the walk through a document only picks those that are reached.
-- The short target is drawn for each pair, not once for a document; else a long document with a
-  short target would flood the set with short pairs.
-- P(random next) is one half. The original makes every chunk of one sentence random. Here a chunk
-  has at least two sentences where the document has them left. When the last sentence of a document
-  stands alone and is not to get a random partner, it becomes B, and the sentence before it is A once
-  more. Only a document of one sentence has no true next: it always gets a random one.
-- A random B comes from another document (another key, not another copy) of the same language. A
-  language with one document in the bucket gets none; the label stays true.
-- Sentence order prediction swaps A and B and never takes another document (ALBERT mixes both under
-  one label). A document of one sentence has no order: it is left over.
+- The key of each draw is the sentence at which the pair starts. So all possible pairs are planned at once,
+  and the walk through a document only picks those that it reaches.
+- The short target is drawn for each pair, not once for a document. Otherwise a long document with a short
+  target would flood the set with short pairs.
+- P(random next) is one half. The original makes every chunk of one sentence random. Here a chunk has at least
+  two sentences while the document has them. When the last sentence of a document is alone and its B is not
+  random, it becomes B itself, and the sentence before it is A again. Only a document of one sentence has no
+  true next sentence: its B is always random.
+- A random B comes from another document (another key, not another copy) of the same language. If a language
+  has one document in the bucket, B is the true next segment.
+- Sentence order prediction swaps A and B and never uses another document (ALBERT mixes both under one label).
+  A document of one sentence has no order and is left over.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeline.instances.bucket import Ints, Sentences
+from pipeline.instances.bucket import Sentences
 from pipeline.instances.row_plan import (
     CUT_A,
     CUT_B,
@@ -37,31 +37,34 @@ from pipeline.instances.row_plan import (
     targets,
     walk,
 )
-from schemas.masking import Flags, Keys
+from schemas.arrays import I64, Flags
+from schemas.masking import Keys
 from schemas.randomness import below, draws, uniform
 
 
 @dataclass
 class _Pairs:
-    """Pairs under construction; segments as sentences [start, stop)."""
+    """Pairs under construction. Segments are ranges of sentences [start, stop)."""
 
-    begin: Ints
-    a_first: Ints
-    a_stop: Ints
-    b_first: Ints
-    b_stop: Ints
+    begin: I64
+    a_first: I64
+    a_stop: I64
+    b_first: I64
+    b_stop: I64
     chance: Flags
     """Drawn to be random (nsp) or swapped (sop)."""
     random: Flags
-    """B is to come from another document."""
+    """B comes from another document."""
     alone: Flags
-    """One sentence, and nothing else of its document is left."""
-    target: Ints
+    """The pair starts at the last sentence of its document."""
+    target: I64
     key: Keys
 
 
 def plan_pairs(sentences: Sentences, max_seq_length: int, short_probability: float, swap: bool) -> RowPlan:
-    """Rows ``[CLS] A [SEP] B [SEP]`` of at most ``max_seq_length``; ``swap`` means sentence order."""
+    """Rows ``[CLS] A [SEP] B [SEP]`` of at most ``max_seq_length``. ``swap`` selects sentence order
+    prediction.
+    """
     longest = max_seq_length - 3
     has_partner = np.zeros(sentences.first.size, np.bool_) if swap else _has_partner(sentences)
     pairs = _reached_pairs(sentences, longest, short_probability, has_partner)
@@ -84,7 +87,7 @@ def plan_pairs(sentences: Sentences, max_seq_length: int, short_probability: flo
 def _reached_pairs(
     sentences: Sentences, longest: int, short_probability: float, has_partner: Flags
 ) -> _Pairs:
-    """Plan the pair that would begin at every sentence, then walk over those that do begin."""
+    """Plans the pair that would start at each sentence, then walks over those that do start."""
     keys = sentences.row_keys
     offsets, document = sentences.offsets, sentences.document
     begin = np.arange(document.size)
@@ -118,8 +121,8 @@ def _notes(
     swap: bool,
     has_partner: Flags,
     lone_document: Flags,
-) -> tuple[dict[str, Ints], dict[str, Ints]]:
-    """Tokens that go into no pair, and what happened how often, by language."""
+) -> tuple[dict[str, I64], dict[str, I64]]:
+    """Tokens in no pair by reason, and how often each event happened, by language."""
     document = sentences.document[pairs.begin]
     language = sentences.language[document]
     languages = len(sentences.languages)
@@ -136,33 +139,33 @@ def _notes(
     return left_over, events
 
 
-def _language_order(sentences: Sentences) -> Ints:
+def _language_order(sentences: Sentences) -> I64:
     """Documents with text, ordered by language, then identity, then copy (by the document's key)."""
     filled = np.flatnonzero(sentences.stop > sentences.first)
     columns = (sentences.document_key, sentences.identity, sentences.language)
     return filled[np.lexsort([column[filled] for column in columns])]
 
 
-def _groups(sorted_values: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """For every element of a sorted array: where its run of equal values begins and ends."""
+def _groups(sorted_values: npt.NDArray[np.generic]) -> tuple[I64, I64]:
+    """For every element of a sorted array, where its run of equal values starts and ends."""
     starts = np.flatnonzero(np.concatenate([[True], sorted_values[1:] != sorted_values[:-1]]))
     stops = np.append(starts[1:], sorted_values.size)
     return np.repeat(starts, stops - starts), np.repeat(stops, stops - starts)
 
 
 def _has_partner(sentences: Sentences) -> Flags:
-    """[D] whether there is another document of the same language with text."""
+    """[D] whether another document of the same language has text."""
     order = _language_order(sentences)
-    found = np.zeros(sentences.first.size, np.bool_)
+    has_partner = np.zeros(sentences.first.size, np.bool_)
     if order.size:
         language_start, language_stop = _groups(sentences.language[order])
         same_start, same_stop = _groups(sentences.identity[order])
-        found[order] = (same_stop - same_start) < (language_stop - language_start)
-    return found
+        has_partner[order] = (same_stop - same_start) < (language_stop - language_start)
+    return has_partner
 
 
 def _draw_partners(sentences: Sentences, pairs: _Pairs) -> None:
-    """Give the random pairs a B: another document, and a sentence of it, both uniform."""
+    """Draws the B of the random pairs: another document and a sentence of it, both uniform."""
     rows = np.flatnonzero(pairs.random)
     if rows.size == 0:
         return
@@ -186,16 +189,16 @@ def _draw_partners(sentences: Sentences, pairs: _Pairs) -> None:
 
 
 def _cut_to_length(sentences: Sentences, pairs: _Pairs, longest: int) -> RowPlan:
-    """The pairs as stretches of tokens, cut until A and B together have at most ``longest``."""
+    """The pairs as ranges of tokens, cut until A and B together have at most ``longest``."""
     offsets = sentences.offsets
     a_start, a_stop = offsets[pairs.a_first], offsets[pairs.a_stop]
     b_start, b_stop = offsets[pairs.b_first], offsets[pairs.b_stop]
     a_size, b_size = a_stop - a_start, b_stop - b_start
     step_back = pairs.a_first < pairs.begin
     own_a, own_b = ~step_back, ~pairs.random
-    taken = np.where(own_a, a_size, 0) + np.where(own_b, b_size, 0)
+    owned = np.where(own_a, a_size, 0) + np.where(own_b, b_size, 0)
     excess = np.maximum(a_size + b_size - longest, 0)
-    # The longer one loses the difference, then both in turn, B first.
+    # The longer segment loses the difference, then both lose tokens in turn, B first.
     a_cut = np.minimum(excess, np.maximum(a_size - b_size, 0))
     b_cut = np.minimum(excess, np.maximum(b_size - a_size, 0))
     rest = excess - a_cut - b_cut
@@ -211,28 +214,28 @@ def _cut_to_length(sentences: Sentences, pairs: _Pairs, longest: int) -> RowPlan
         label=pairs.random.astype(np.int8),
         document=sentences.document[pairs.begin],
         key=pairs.key,
-        taken=taken,
+        owned=owned,
         used=np.where(own_a, a_kept, 0) + np.where(own_b, b_kept, 0),
         reused=np.where(own_a, 0, a_kept) + np.where(own_b, 0, b_kept),
     )
 
 
-def _coin_flips(number: Ints, keys: Keys, purpose: int) -> Ints:
-    """[R] heads in ``number`` fair tosses: each token to be cut goes from the front on heads."""
+def _coin_flips(number: I64, keys: Keys, purpose: int) -> I64:
+    """[R] heads in ``number`` fair tosses. Heads cuts a token from the front, tails from the back."""
     heads = np.zeros(number.size, np.int64)
-    word = 0
+    block = 0
     open_rows = np.flatnonzero(number > 0)
     while open_rows.size:
-        tosses = np.minimum(number[open_rows] - 64 * word, 64).astype(np.uint64)
-        bits = draws(keys[open_rows], purpose, word) >> (np.uint64(64) - tosses)
+        tosses = np.minimum(number[open_rows] - 64 * block, 64).astype(np.uint64)
+        bits = draws(keys[open_rows], purpose, block) >> (np.uint64(64) - tosses)
         heads[open_rows] += np.bitwise_count(bits)
-        word += 1
-        open_rows = open_rows[number[open_rows] > 64 * word]
+        block += 1
+        open_rows = open_rows[number[open_rows] > 64 * block]
     return heads
 
 
 def _swap(plan: RowPlan, swapped: Flags) -> None:
-    """Exchange A and B where drawn; the label says so."""
+    """Exchanges A and B where drawn, and sets the label."""
     plan.label = swapped.astype(np.int8)
     old = (plan.a_start, plan.a_stop, plan.b_start, plan.b_stop)
     plan.a_start, plan.b_start = np.where(swapped, old[2], old[0]), np.where(swapped, old[0], old[2])

@@ -1,101 +1,111 @@
-"""What came of all slots: the sets of the manifest and the counts of each, read off their markers."""
+"""The sets of the manifest and their counts, collected from the markers of all slots."""
 
-from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Literal
 
-from pipeline.commit import Marker
 from pipeline.config import BuildConfig, SequenceLength
-from pipeline.instances.counts import InstanceCounts, add_counts
+from pipeline.engine.commit import Marker
+from pipeline.instances.counts import add_counts
 from pipeline.instances.sampling import SamplingPlan
 from pipeline.instances.slots import SlotPlan
+from schemas.instance_counts import InstanceCounts
+from schemas.manifest import SequenceSet, Shard
 
 
 @dataclass(frozen=True)
-class InstancesMade:
-    """The stage's result: the manifest's sets, and the counts of each set by language."""
+class SlotCounts:
+    """The shards of one slot and what was counted, by the name of their set (`set_name`)."""
 
-    sets: list[dict[str, Any]]
+    shards: dict[str, Shard] = field(default_factory=dict)
+    languages: dict[str, dict[str, InstanceCounts]] = field(default_factory=dict)
+    """Set name -> language -> counts."""
+
+
+@dataclass(frozen=True)
+class InstancesResult:
+    """The result of the stage."""
+
+    sets: list[SequenceSet]
     counts: dict[str, dict[str, InstanceCounts]]
+    """Set label (name/split/pass) -> language -> counts."""
     sampling: SamplingPlan
-    words: str | None
+    word_list: str | None
     """SHA-256 of the word list, if there is one."""
 
 
 def set_name(max_seq_length: int) -> str:
-    """The folder and dataset config of one length."""
+    """The folder and the Hugging Face dataset config of one length.
+
+    >>> set_name(128)
+    'len128'
+    """
     return f"len{max_seq_length}"
 
 
 def collect(
-    config: BuildConfig, slots: SlotPlan, markers: Mapping[str, Marker], words: str | None
-) -> InstancesMade:
-    """The manifest's sets in order, and the counts by set and language, from the ``markers`` of all slots."""
-    sets = []
+    config: BuildConfig, slots: SlotPlan, markers: Mapping[str, Marker[SlotCounts]], word_list: str | None
+) -> InstancesResult:
+    """The manifest's sets in order and the counts by set and language, from the ``markers`` of all slots."""
+    sets: list[SequenceSet] = []
     counts: dict[str, dict[str, InstanceCounts]] = {}
     for length in config.instances.lengths:
-        label = set_name(length.max_seq_length)
-        for split, number in [*(("train", number) for number in range(slots.passes)), ("validation", 0)]:
+        passes = [("train", number) for number in range(slots.passes)]
+        for split, number in [*passes, ("validation", 0)]:
             chosen = [
-                markers[slots.name(slot)]
+                markers[slots.name(slot)].counts
                 for slot in range(slots.count)
                 if slots.split_pass_bucket(slot)[:2] == (split, number)
             ]
-            shards = [marker.counts["sets"][label] for marker in chosen if label in marker.counts["sets"]]
-            sets.append(_set_entry(label, split, number, length, shards))
-            total = counts.setdefault(f"{label}/{split}/{number}", {})
-            for marker in chosen:
-                _add_marker(total, marker, label)
-    return InstancesMade(sets, counts, slots.train, words)
+            entry = _set_entry(length, "train" if split == "train" else "validation", number, chosen)
+            sets.append(entry)
+            total = counts.setdefault(entry.label, {})
+            for slot_counts in chosen:
+                add_counts(total, slot_counts.languages.get(entry.name, {}))
+    return InstancesResult(sets, counts, slots.train, word_list)
 
 
 def _set_entry(
-    label: str, split: str, number: int, length: SequenceLength, shards: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "name": label,
-        "split": split,
-        "max_seq_length": length.max_seq_length,
-        "max_predictions": length.max_predictions,
-        "pass": number,
-        "rows": sum(shard["rows"] for shard in shards),
-        "tokens": sum(shard["tokens"] for shard in shards),
-        "shards": shards,
-    }
+    length: SequenceLength, split: Literal["train", "validation"], number: int, slots: list[SlotCounts]
+) -> SequenceSet:
+    name = set_name(length.max_seq_length)
+    shards = [slot.shards[name] for slot in slots if name in slot.shards]
+    return SequenceSet(
+        name=name,
+        split=split,
+        max_seq_length=length.max_seq_length,
+        max_predictions=length.max_predictions,
+        pass_number=number,
+        rows=sum(shard.rows for shard in shards),
+        tokens=sum(shard.tokens for shard in shards),
+        shards=shards,
+    )
 
 
-def _add_marker(total: dict[str, InstanceCounts], marker: Marker, label: str) -> None:
-    by_lang = marker.counts["counts"].get(label, {})
-    add_counts(total, {lang: InstanceCounts.from_dict(values) for lang, values in by_lang.items()})
-
-
-def totals(counts: dict[str, InstanceCounts]) -> InstanceCounts:
-    """All languages of one set together."""
+def totals(counts: Mapping[str, InstanceCounts]) -> InstanceCounts:
+    """The counts of all languages together."""
     total = InstanceCounts()
-    for account in counts.values():
-        total.add(account)
+    for of_lang in counts.values():
+        total.add(of_lang)
     return total
 
 
-def texts_by_language(made: InstancesMade) -> dict[str, InstanceCounts]:
-    """Language -> what came in: every document of every pass and side of the split, copies included.
+def texts_by_language(result: InstancesResult) -> dict[str, InstanceCounts]:
+    """Language -> input counts over all passes and both sides of the split, copies included.
 
-    One length stands for all, since all lengths are made of the same tokens.
+    The counts are those of the first length, since every length is made of the same tokens.
     """
-    first = next(iter(made.counts), "").partition("/")[0]
-    result: dict[str, InstanceCounts] = {}
-    for name, by_lang in made.counts.items():
-        if name.partition("/")[0] == first:
-            add_counts(result, by_lang)
-    return result
+    first = result.sets[0].name
+    total: dict[str, InstanceCounts] = {}
+    for entry in result.sets:
+        if entry.name == first:
+            add_counts(total, result.counts[entry.label])
+    return total
 
 
-def rows_by_language(made: InstancesMade) -> dict[str, Counter[str]]:
-    """Language -> rows and row tokens over all sets."""
-    result: dict[str, Counter[str]] = {}
-    for by_lang in made.counts.values():
-        for lang, account in by_lang.items():
-            counter = result.setdefault(lang, Counter())
-            counter.update({"instances": account.rows, "tokens": account.row_tokens})
-    return result
+def sequences_by_language(result: InstancesResult) -> dict[str, InstanceCounts]:
+    """Language -> counts over all sets."""
+    total: dict[str, InstanceCounts] = {}
+    for counts in result.counts.values():
+        add_counts(total, counts)
+    return total

@@ -1,6 +1,6 @@
-"""The slots of a build: a slot is a bucket of one pass on one side of the held-out split.
+"""The slots of a build: a slot is one bucket of one pass on one side of the held-out split.
 
-It is what one task makes shards of, and what is committed by itself.
+One task makes the shards of a slot and commits them.
 """
 
 from collections.abc import Mapping
@@ -8,6 +8,16 @@ from dataclasses import dataclass
 
 from pipeline.config import BuildConfig
 from pipeline.instances.sampling import SamplingPlan, plan_sampling
+
+
+@dataclass(frozen=True)
+class SplitCounts:
+    """Documents of one language and their UTF-8 bytes, on each side of the held-out split."""
+
+    train_documents: int = 0
+    train_bytes: int = 0
+    validation_documents: int = 0
+    validation_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,7 @@ class SlotPlan:
         return self.passes * self.train.buckets + self.validation.buckets
 
     def split_pass_bucket(self, slot: int) -> tuple[str, int, int]:
-        """What a slot holds."""
+        """Side of the split, pass and bucket of a slot."""
         pass_number, bucket = divmod(slot, self.train.buckets)
         if pass_number < self.passes:
             return "train", pass_number, bucket
@@ -37,16 +47,24 @@ class SlotPlan:
         return f"{split}-{middle}{bucket:05d}"
 
 
-def plan_slots(config: BuildConfig, counts: Mapping[str, Mapping[str, int]]) -> SlotPlan:
-    """Buckets from the sizes of each language: its documents and bytes on each side of the split.
+def plan_slots(config: BuildConfig, counts: Mapping[str, SplitCounts]) -> SlotPlan:
+    """The slots for the documents and bytes of each language.
 
-    The held-out side is neither smoothed nor repeated by pass.
+    Neither smoothing nor passes repeat a held-out document.
     """
     settings = config.instances
-
-    def plan(side: str, exponent: float) -> SamplingPlan:
-        documents = {lang: of_lang[f"{side}_documents"] for lang, of_lang in counts.items()}
-        sizes = {lang: of_lang[f"{side}_bytes"] for lang, of_lang in counts.items()}
-        return plan_sampling(documents, sizes, exponent, settings.bucket_bytes, config.seed)
-
-    return SlotPlan(plan("train", settings.smoothing), plan("validation", 1.0), settings.passes)
+    train = plan_sampling(
+        {lang: of_lang.train_documents for lang, of_lang in counts.items()},
+        {lang: of_lang.train_bytes for lang, of_lang in counts.items()},
+        settings.smoothing,
+        settings.bucket_bytes,
+        config.seed,
+    )
+    validation = plan_sampling(
+        {lang: of_lang.validation_documents for lang, of_lang in counts.items()},
+        {lang: of_lang.validation_bytes for lang, of_lang in counts.items()},
+        1.0,
+        settings.bucket_bytes,
+        config.seed,
+    )
+    return SlotPlan(train, validation, settings.passes)

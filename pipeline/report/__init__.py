@@ -1,1 +1,1 @@
-"""What a person reads about a build: tables, dataset card, HTML report."""
+"""What people read about a build: tables, dataset card, HTML report."""

@@ -1,7 +1,7 @@
 """Bars and histograms as SVG text for pages without external assets.
 
-Every chart says its title and unit in its own text, keeps its numbers beside its bars, and has a tooltip on
-each of them. The colours are Okabe and Ito's, which stay apart for colour-blind readers.
+Every chart has its title and unit as text, its numbers beside its bars, and a tooltip on each bar. The colors
+are those of Okabe and Ito, which color-blind readers can distinguish.
 """
 
 import math
@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f")
+from pipeline.report.axis import short, ticks
+
+COLORS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#7f7f7f")
 MOST_BARS = 30
 _WIDTH = 860
 _BAR, _LANE, _GAP = 16, 12, 6
@@ -20,7 +22,7 @@ _TOP = 26
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a bar chart: its parts, in the order of the chart's series."""
+    """One row of a bar chart; ``values`` are in the order of the chart's series."""
 
     name: str
     values: tuple[float, ...]
@@ -29,15 +31,15 @@ class Bar:
 def bars(
     rows: Sequence[Bar], unit: str, series: Sequence[str] = (), *, shares: bool = False, stacked: bool = True
 ) -> str:
-    """Horizontal bars of one or several parts, with a legend where there are several.
+    """Horizontal bars of one or several parts, with a legend for several.
 
-    ``stacked`` parts lie end to end and the number is their sum; others lie below each other, each with its
-    number. ``shares`` shows values between 0 and 1 as percentages. What is beyond 30 rows is summed up in a
-    last one, except for shares and parts below each other, which have no sum and are left to the table.
+    ``stacked`` parts are drawn end to end with their sum as the number. Other parts are drawn below each
+    other, each with its number. ``shares`` shows values between 0 and 1 as percentages. A last bar sums up
+    the rows beyond 30, except for shares and unstacked parts, which have no sum.
     """
     shown, note = _shortened(rows, summed=stacked and not shares)
     if not shown:
-        return "<p>There is none.</p>"
+        return "<p>None.</p>"
     names = max(len(row.name) for row in shown) * _LETTER
     left = min(260.0, max(60.0, names)) + 14
     lanes = 1 if stacked else max(1, len(series))
@@ -82,7 +84,7 @@ def _row(row: Bar, top: float, axis: "_Axis", series: Sequence[str], stacked: bo
         if value > 0:
             parts.append(
                 f"<rect x={first:.1f} y={y:.1f} width={max(width, 0.5):.1f} height={height - 1} "
-                f"fill='{COLOURS[number % len(COLOURS)]}'><title>{escape(tip)}</title></rect>"
+                f"fill='{COLORS[number % len(COLORS)]}'><title>{escape(tip)}</title></rect>"
             )
         if not stacked:
             parts.append(
@@ -104,7 +106,7 @@ def _clipped(name: str, room: float) -> str:
 
 
 def histogram(counts: Sequence[int], labels: Sequence[str], across: str, up: str) -> str:
-    """Columns side by side; ``labels`` name the columns, ``across`` and ``up`` the axes with their units."""
+    """Vertical bars; ``labels`` name the bars, ``across`` and ``up`` the axes with their units."""
     width, height = 420, 230
     left, bottom, top = 62, 46, 26
     largest = max(counts, default=0) or 1
@@ -112,7 +114,7 @@ def histogram(counts: Sequence[int], labels: Sequence[str], across: str, up: str
     scale = (height - top - bottom) / largest
     floor = height - bottom
     parts = [f"<text class=unit x=0 y=14>{escape(up)}</text>"]
-    for value in _ticks(float(largest), 4):
+    for value in ticks(0, float(largest), 4):
         y = floor - value * scale
         parts.append(f"<line class=grid x1={left} x2={width - 8} y1={y:.1f} y2={y:.1f} />")
         parts.append(
@@ -125,7 +127,7 @@ def histogram(counts: Sequence[int], labels: Sequence[str], across: str, up: str
             tall = max(count * scale, 0.7)
             parts.append(
                 f"<rect x={x + 1:.1f} y={floor - tall:.1f} width={step - 2:.1f} height={tall:.1f} "
-                f"fill='{COLOURS[0]}'><title>{escape(label)}: {count:,}</title></rect>"
+                f"fill='{COLORS[0]}'><title>{escape(label)}: {count:,}</title></rect>"
             )
         if number % every == 0:
             parts.append(
@@ -140,8 +142,8 @@ def histogram(counts: Sequence[int], labels: Sequence[str], across: str, up: str
 def _legend(series: Sequence[str], left: float) -> str:
     parts, x = [], left
     for number, name in enumerate(series):
-        colour = COLOURS[number % len(COLOURS)]
-        parts.append(f"<rect x={x:.1f} y={_TOP - 2} width=11 height=11 fill='{colour}' />")
+        color = COLORS[number % len(COLORS)]
+        parts.append(f"<rect x={x:.1f} y={_TOP - 2} width=11 height=11 fill='{color}' />")
         parts.append(f"<text class=label x={x + 16:.1f} y={_TOP + 8}>{escape(name)}</text>")
         x += 16 + len(name) * _LETTER + 22
     return "".join(parts)
@@ -171,25 +173,9 @@ class _Axis:
 
     def grid(self, top: float, bottom: float, unit: str) -> str:
         parts = [f"<text class=unit x={self.left:.1f} y=12>{escape(unit)}</text>"]
-        for value in _ticks(self._largest, 5):
+        for value in ticks(0, self._largest, 5):
             x = f"{self.place(value):.1f}"
             label = f"{value * 100:.4g} %" if self._shares else short(value)
             parts.append(f"<line class=grid x1={x} x2={x} y1={top:.1f} y2={bottom:.1f} />")
             parts.append(f"<text class=small x={x} y={bottom + 16:.1f} text-anchor=middle>{label}</text>")
         return "".join(parts)
-
-
-def _ticks(largest: float, wanted: int) -> list[float]:
-    """0 and round values up to ``largest``, 1, 2 or 5 times a power of ten apart."""
-    rough = largest / wanted
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
-    return [number * step for number in range(int(largest / step) + 1)]
-
-
-def short(value: float) -> str:
-    """``12``, ``3.4k``, ``5.6M``, ``7.8G``."""
-    for limit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= limit:
-            return f"{value / limit:.4g}{letter}"
-    return f"{value:.4g}"

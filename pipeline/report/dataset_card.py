@@ -1,43 +1,42 @@
-"""The corpus' README.md: a Hugging Face dataset card, with which ``load_dataset`` finds the sets."""
+"""The corpus's README.md: a Hugging Face dataset card, with which ``load_dataset`` finds the sets."""
 
 from typing import Any
 
 import yaml
 
 from pipeline.report.tables import table
+from schemas.manifest import Manifest
 
 
-def dataset_card(manifest: dict[str, Any]) -> str:
-    """Markdown with YAML front matter; nothing in it depends on when or where the corpus was built."""
+def dataset_card(manifest: Manifest) -> str:
+    """Markdown with YAML front matter. Nothing in it depends on when or where the corpus was built."""
     front = {
         "configs": _configs(manifest),
-        "language": list(manifest["languages"]),
+        "language": list(manifest.languages),
         "task_categories": ["fill-mask"],
         "tags": ["bert", "masked-lm", "pretraining"],
     }
-    pages = manifest["counts"]["pages"]
     sets = [
-        [entry["name"], entry["split"], entry["max_seq_length"], entry["rows"], entry["tokens"]]
-        for entry in manifest["sets"]
+        [entry.name, entry.split, entry.max_seq_length, entry.rows, entry.tokens] for entry in manifest.sets
     ]
     languages = [
         [
             lang,
-            entry["documents"],
-            entry["train_bytes"] + entry["validation_bytes"],
-            entry["instances"],
-            entry["tokens"],
+            counts.documents,
+            counts.train_bytes + counts.validation_bytes,
+            counts.sequences,
+            counts.tokens,
         ]
-        for lang, entry in manifest["languages"].items()
+        for lang, counts in manifest.languages.items()
     ]
     return f"""---
 {yaml.safe_dump(front, allow_unicode=True, sort_keys=False)}---
 
 # A BERT pre-training corpus
 
-Masked LM instances{_objective(manifest)}, made by bertmill {manifest["code_version"]} from
-{pages["pages_seen"]:,} pages, of which {manifest["counts"]["documents"]:,} became documents.
-`manifest.json` names every shard with its rows, bytes and SHA-256; a reader follows it, not a listing.
+Masked LM sequences{_objective(manifest)}, built by bertmill {manifest.code_version} from
+{manifest.counts.pages.pages_seen:,} pages, of which {manifest.counts.documents:,} became documents.
+`manifest.json` names every shard with its rows, bytes and SHA-256. Readers follow it and never list a folder.
 
 ## Columns
 
@@ -49,44 +48,46 @@ Masked LM instances{_objective(manifest)}, made by bertmill {manifest["code_vers
 | `next_sentence_label` | {_label_text(manifest)} |
 | `length` | tokens in `input_ids` |
 | `lang` | language code |
-| `document_key` | source/language/page/revision that segment A is from |
+| `document_key` | source/language/page/revision of the document of segment A |
 
 ## Sets
 
 ```
-{table(["set", "split", "length", "instances", "tokens"], sets)}
+{table(["set", "split", "length", "sequences", "tokens"], sets)}
 ```
 
 ## Languages
 
 ```
-{table(["language", "documents", "text bytes", "instances", "tokens"], languages)}
+{table(["language", "documents", "text bytes", "sequences", "tokens"], languages)}
 ```
 
 ## Licence
 
-The text keeps the licence of its source: Wikipedia's is CC BY-SA 4.0 (earlier dumps 3.0), and attribution
-goes to its contributors.
+The text keeps the licence of its source. Wikipedia's is CC BY-SA 4.0 (earlier dumps 3.0), with attribution to
+its contributors.
 """
 
 
-def _objective(manifest: dict[str, Any]) -> str:
+def _objective(manifest: Manifest) -> str:
     names = {"nsp": " with next sentence prediction", "sop": " with sentence order prediction", "none": ""}
-    return names[manifest["objective"]]
+    return names[manifest.objective]
 
 
-def _label_text(manifest: dict[str, Any]) -> str:
-    convention = manifest["label_convention"]
+def _label_text(manifest: Manifest) -> str:
+    convention = manifest.label_convention
     if not convention:
-        return "-1: there is no sentence label"
+        return "-1: no sentence label"
     return ", ".join(f"{value}: {meaning.replace('_', ' ')}" for value, meaning in sorted(convention.items()))
 
 
-def _configs(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+def _configs(manifest: Manifest) -> list[dict[str, Any]]:
     by_name: dict[str, dict[str, list[str]]] = {}
-    for entry in manifest["sets"]:
-        splits = by_name.setdefault(entry["name"], {})
-        splits.setdefault(entry["split"], []).extend(shard["path"] for shard in entry["shards"])
+    for entry in manifest.sets:
+        # load_dataset refuses a split without files, such as the held-out split of a very small corpus.
+        if entry.shards:
+            splits = by_name.setdefault(entry.name, {})
+            splits.setdefault(entry.split, []).extend(shard.path for shard in entry.shards)
     return [
         {
             "config_name": name,

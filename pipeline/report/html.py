@@ -1,7 +1,7 @@
 """The build report: one HTML page without external assets.
 
-The published page is a function of input and config, as all that is published; times go into a second copy
-of it in the work folder.
+Like everything that a build publishes, the page is a function of input and config. Only the second copy in
+the work folder shows times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +10,14 @@ from typing import Any
 
 import yaml
 
-from pipeline.progress import Progress
+from pipeline.documents.reuse.previous_pages import Reused, reused_text
+from pipeline.engine.progress import Progress
 from pipeline.report.charts import Bar, bars
+from pipeline.report.cleaning import HEADER, cleaning_rows
 from pipeline.report.instance_sections import Counts, instance_sections, random_pairs
-from pipeline.report.vocabulary_fit import pieces_per_word, unknown_share, unknown_warnings
+from pipeline.report.vocabulary_fit import subwords_per_word, unknown_share, unknown_warnings
+from schemas.manifest import LanguageCounts, Manifest
+from schemas.skip_reasons import NEAR_DUPLICATE
 
 _STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:2em auto;padding:0 1.2em;color:#222;
@@ -28,32 +32,38 @@ svg{max-width:100%;height:auto;display:block;margin:.6em 0}.pair{display:flex;fl
 .grid{stroke:#e4e4e4}.note{color:#555;margin:.3em 0}.warning{background:#fff3d6;padding:.3em .8em}
 nav a{margin-right:1em;white-space:nowrap}pre{overflow-x:auto;background:#f6f6f6;padding:1em;font-size:13px}
 """
-Languages = Sequence[tuple[str, dict[str, Any]]]
+Languages = Sequence[tuple[str, LanguageCounts]]
 # A row of the table of languages: heading and field of the manifest.
 _COLUMNS = {
-    "pages": "pages_seen", "skipped": "pages_skipped", "duplicates": "duplicates",
-    "documents": "documents", "held out": "validation_documents", "instances": "instances",
+    "pages": "pages_seen", "skipped": "pages_skipped", "removed": "removed",
+    "documents": "documents", "held out": "validation_documents", "sequences": "sequences",
     "tokens": "tokens",
 }  # fmt: skip
 
 
-def html_report(manifest: Mapping[str, Any], counts: Counts, times: Sequence[Progress] = ()) -> str:
-    """The page: ``counts`` are those of every set by language; with ``times``, how long each stage took."""
-    languages = sorted(manifest["languages"].items(), key=lambda item: (-item[1]["tokens"], item[0]))
+def html_report(
+    manifest: Manifest, counts: Counts, times: Sequence[Progress] = (), reused: Reused | None = None
+) -> str:
+    """The page. ``counts`` are those of every set by language.
+
+    ``times`` adds how long each stage took, and ``reused`` what an earlier build had done.
+    """
+    languages = sorted(manifest.languages.items(), key=lambda item: (-item[1].tokens, item[0]))
     sections = [
         ("From pages to documents", _funnel(manifest, languages)),
-        ("Pages left out", _reasons(manifest, languages)),
+        ("Skipped and removed pages", _reasons(manifest, languages)),
+        *_cleaning(manifest.languages),
         ("Sampling of languages", _sampling(languages)),
-        ("How the vocabulary fits", _fit(manifest["languages"])),
+        ("How the vocabulary fits", _fit(manifest.languages)),
         *instance_sections(manifest, counts),
         ("Sets", _set_table(manifest)),
         ("Languages", _language_table(languages, counts)),
-        *([("Time by stage", _times(times))] if times else []),
-        ("Config", f"<pre>{escape(_pretty(manifest['config']))}</pre>"),
+        *([("Time by stage", _times(times) + _reused(reused))] if times else []),
+        ("Config", f"<pre>{escape(_pretty(manifest.config))}</pre>"),
     ]
     warnings = "".join(
         f"<p class=warning><b>Warning:</b> {escape(line)}</p>"
-        for line in unknown_warnings(manifest["languages"])
+        for line in unknown_warnings(manifest.languages)
     )
     links = "".join(f"<a href='#s{number}'>{escape(name)}</a> " for number, (name, _) in enumerate(sections))
     body = "".join(
@@ -67,67 +77,77 @@ def html_report(manifest: Mapping[str, Any], counts: Counts, times: Sequence[Pro
     )
 
 
-def _head(manifest: Mapping[str, Any]) -> str:
-    rows = sum(entry["rows"] for entry in manifest["sets"])
-    tokens = sum(entry["tokens"] for entry in manifest["sets"])
-    vocabulary = manifest["vocabulary"]
+def _head(manifest: Manifest) -> str:
+    sequences = sum(entry.rows for entry in manifest.sets)
+    tokens = sum(entry.tokens for entry in manifest.sets)
     return (
-        f"<p>{manifest['counts']['documents']:,} documents in {len(manifest['languages'])} languages became "
-        f"{rows:,} instances of {tokens:,} tokens.</p>"
-        f"<p class=note>bertmill {escape(manifest['code_version'])}, config "
-        f"<code>{manifest['config_hash'][:12]}</code>, vocabulary <code>{vocabulary['sha256'][:12]}</code> "
-        f"of {vocabulary['size']:,} pieces</p>"
+        f"<p>{manifest.counts.documents:,} documents in {len(manifest.languages)} languages became "
+        f"{sequences:,} sequences of {tokens:,} tokens.</p>"
+        f"<p class=note>bertmill {escape(manifest.code_version)}, config "
+        f"<code>{manifest.config_hash[:12]}</code>, vocabulary "
+        f"<code>{manifest.vocabulary.sha256[:12]}</code> of {manifest.vocabulary.size:,} subwords</p>"
     )
 
 
-def _funnel(manifest: Mapping[str, Any], languages: Languages) -> str:
-    counts = manifest["counts"]
+def _funnel(manifest: Manifest, languages: Languages) -> str:
+    counts = manifest.counts
     whole = [
-        Bar("pages in the sources", (counts["pages"]["pages_seen"],)),
-        Bar("kept by extraction", (counts["pages"]["kept"],)),
-        Bar("after removal of duplicates", (counts["documents"],)),
-        Bar("for training", (sum(entry["train_documents"] for _, entry in languages),)),
-        Bar("held out", (sum(entry["validation_documents"] for _, entry in languages),)),
+        Bar("pages in the sources", (counts.pages.pages_seen,)),
+        Bar("kept by extraction", (counts.pages.kept,)),
+        Bar("after deduplication", (counts.documents,)),
+        Bar("for training", (sum(of_lang.train_documents for _, of_lang in languages),)),
+        Bar("held out", (sum(of_lang.validation_documents for _, of_lang in languages),)),
     ]
-    by_pages = sorted(languages, key=lambda item: (-item[1]["pages_seen"], item[0]))
+    by_pages = sorted(languages, key=lambda item: (-item[1].pages_seen, item[0]))
     parts = [
-        Bar(lang, (entry["documents"], entry["duplicates"], entry["pages_skipped"]))
-        for lang, entry in by_pages
+        Bar(lang, (of_lang.documents, of_lang.removed, of_lang.pages_skipped)) for lang, of_lang in by_pages
     ]
-    series = ("documents", "duplicates", "skipped pages")
+    series = ("documents", "removed documents", "skipped pages")
     return (
         bars(whole, "pages")
         + "<h3>By language</h3>"
-        + bars(parts, "pages in the sources, by what became of them", series)
+        + bars(parts, "pages in the sources, by outcome", series)
     )
 
 
-def _reasons(manifest: Mapping[str, Any], languages: Languages) -> str:
-    counts = manifest["counts"]
-
+def _reasons(manifest: Manifest, languages: Languages) -> str:
     def chart(reasons: Mapping[str, int]) -> str:
         ordered = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))
         return bars([Bar(name, (count,)) for name, count in ordered if count], "pages")
 
-    reasons = [reason for reason, count in sorted(counts["duplicates"].items()) if count]
+    removals = manifest.counts.removals
+    reasons = [reason for reason, count in sorted(removals.items()) if count]
     shares = [
-        Bar(lang, tuple(entry["dropped"].get(reason, 0) / kept for reason in reasons))
-        for lang, entry in languages
-        if entry["duplicates"] and (kept := entry["documents"] + entry["duplicates"])
+        Bar(lang, tuple(counts.removals.get(reason, 0) / kept for reason in reasons))
+        for lang, counts in languages
+        if counts.removed and (kept := counts.documents + counts.removed)
     ]
     shares.sort(key=lambda bar: (-sum(bar.values), bar.name))
     by_language = bars(shares, "share of the extracted pages", reasons, shares=True)
     return (
-        f"<h3>Skipped by extraction</h3>{chart(counts['pages']['skipped'])}"
-        f"<h3>Duplicates</h3>{chart(counts['duplicates'])}"
-        + (f"<h3>Duplicates by language</h3>{by_language}" if shares else "")
+        f"<h3>Skipped by extraction</h3>{chart(manifest.counts.pages.skipped)}"
+        f"<h3>Removed by deduplication</h3>{chart(removals)}"
+        + (f"<h3>Removed by language</h3>{by_language}" if shares else "")
     )
 
 
+def _cleaning(languages: Mapping[str, LanguageCounts]) -> list[tuple[str, str]]:
+    rows = cleaning_rows(languages)
+    if not rows:
+        return []
+    head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
+    body = "".join("<tr>" + "".join(f"<td>{_number(value)}</td>" for value in row) + "</tr>" for row in rows)
+    return [("Templates and back matter", f"<div class=wide><table><tr>{head}</tr>{body}</table></div>")]
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else escape(str(value))
+
+
 def _text_shares(languages: Languages) -> dict[str, tuple[float, float]]:
-    """Shares of the training text before and after whole documents are repeated."""
-    before = {lang: float(entry["train_bytes"]) for lang, entry in languages}
-    after = {lang: before[lang] * entry["copies"] for lang, entry in languages}
+    """Language -> its share of the training text before and after documents are repeated."""
+    before = {lang: float(counts.train_bytes) for lang, counts in languages}
+    after = {lang: before[lang] * counts.copies for lang, counts in languages}
     sums = sum(before.values()) or 1.0, sum(after.values()) or 1.0
     return {lang: (before[lang] / sums[0], after[lang] / sums[1]) for lang, _ in languages}
 
@@ -141,25 +161,27 @@ def _sampling(languages: Languages) -> str:
     text = "<p>Shares of the bytes of training text, before and after documents are repeated.</p>"
     return (
         text
-        + bars(rows, "share of the training text", ("as it is", "smoothed"), shares=True, stacked=False)
+        + bars(rows, "share of the training text", ("unchanged", "smoothed"), shares=True, stacked=False)
         + note
     )
 
 
-def _fit(languages: Mapping[str, Mapping[str, Any]]) -> str:
-    with_text = [(lang, entry) for lang, entry in languages.items() if entry["pieces"]]
+def _fit(languages: Mapping[str, LanguageCounts]) -> str:
+    with_text = [(lang, counts) for lang, counts in languages.items() if counts.subwords]
     unknown = sorted(
-        (item for item in with_text if item[1]["unknown"]),
+        (item for item in with_text if item[1].unknown),
         key=lambda item: (-unknown_share(item[1]), item[0]),
     )
-    pieces = sorted(with_text, key=lambda item: (-pieces_per_word(item[1]), item[0]))
+    lengths = sorted(with_text, key=lambda item: (-subwords_per_word(item[1]), item[0]))
     return (
-        "<h3>[UNK] among the pieces</h3>"
+        "<h3>[UNK] among the subwords</h3>"
         + f"<p class=note>{len(with_text) - len(unknown)} of {len(with_text)} languages have none.</p>"
-        + bars([Bar(lang, (unknown_share(entry),)) for lang, entry in unknown], "share", shares=True)
-        + "<h3>Pieces per word</h3>"
+        + bars([Bar(lang, (unknown_share(counts),)) for lang, counts in unknown], "share", shares=True)
+        + "<h3>Subwords per word</h3>"
         + bars(
-            [Bar(lang, (pieces_per_word(entry),)) for lang, entry in pieces], "pieces per word", stacked=False
+            [Bar(lang, (subwords_per_word(counts),)) for lang, counts in lengths],
+            "subwords per word",
+            stacked=False,
         )
     )
 
@@ -179,16 +201,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def _language_table(languages: Languages, counts: Counts) -> str:
     header = [
         "language", *_COLUMNS, "near duplicates", "copies", "share of text", "smoothed",
-        "pieces per word", "[UNK]", "random pairs",
+        "subwords per word", "[UNK]", "random pairs",
     ]  # fmt: skip
     shares, random = _text_shares(languages), random_pairs(counts)
     rows = []
-    for lang, entry in languages:
-        amounts = [entry[field] for field in _COLUMNS.values()]
+    for lang, of_lang in languages:
+        amounts = [getattr(of_lang, field) for field in _COLUMNS.values()]
         before, after = shares[lang]
         fit = (
-            [f"{pieces_per_word(entry):.2f}", f"{unknown_share(entry):.3%}"]
-            if entry["pieces"]
+            [f"{subwords_per_word(of_lang):.2f}", f"{unknown_share(of_lang):.3%}"]
+            if of_lang.subwords
             else ["-", "-"]
         )
         pairs = f"{random[lang]:.1%}" if lang in random else "-"
@@ -196,8 +218,8 @@ def _language_table(languages: Languages, counts: Counts) -> str:
             [
                 lang,
                 *amounts,
-                _near_share(entry),
-                f"{entry['copies']:.2f}",
+                _near_share(of_lang),
+                f"{of_lang.copies:.2f}",
                 f"{before:.2%}",
                 f"{after:.2%}",
                 *fit,
@@ -207,40 +229,45 @@ def _language_table(languages: Languages, counts: Counts) -> str:
     return table(header, rows)
 
 
-def _near_share(entry: Mapping[str, Any]) -> str:
+def _near_share(counts: LanguageCounts) -> str:
     """Near duplicates among the documents that extraction kept."""
-    kept = entry["documents"] + entry["duplicates"]
-    return f"{entry['dropped'].get('near-duplicate', 0) / kept:.1%}" if kept else "-"
+    kept = counts.documents + counts.removed
+    return f"{counts.removals.get(NEAR_DUPLICATE, 0) / kept:.1%}" if kept else "-"
 
 
-def _set_table(manifest: Mapping[str, Any]) -> str:
-    header = ["set", "split", "pass", "shards", "instances", "tokens", "bytes", "bytes per token"]
+def _set_table(manifest: Manifest) -> str:
+    header = ["set", "split", "pass", "shards", "sequences", "tokens", "bytes", "bytes per token"]
     rows = []
-    for entry in manifest["sets"]:
-        size = sum(shard["bytes"] for shard in entry["shards"])
-        share = f"{size / entry['tokens']:.2f}" if entry["tokens"] else "-"
-        fixed = [entry["name"], entry["split"], entry["pass"], len(entry["shards"])]
-        rows.append([*fixed, entry["rows"], entry["tokens"], size, share])
+    for entry in manifest.sets:
+        size = sum(shard.bytes for shard in entry.shards)
+        share = f"{size / entry.tokens:.2f}" if entry.tokens else "-"
+        fixed = [entry.name, entry.split, entry.pass_number, len(entry.shards)]
+        rows.append([*fixed, entry.rows, entry.tokens, size, share])
     return table(header, rows)
 
 
+def _reused(reused: Reused | None) -> str:
+    return f"<p class=note>Stage extract {reused_text(reused)}.</p>" if reused and reused.pages else ""
+
+
 def _times(times: Sequence[Progress]) -> str:
-    """Seconds and rates of the stages of this run; a stage that was broken off counts with all attempts."""
+    """Seconds and rates of the stages of this run. An interrupted stage counts with all its attempts."""
     by_stage: dict[str, list[Progress]] = {}
     for progress in times:
         by_stage.setdefault(progress.stage, []).append(progress)
-    seconds = {stage: sum(one.seconds for one in found) for stage, found in by_stage.items()}
+    seconds = {stage: sum(progress.seconds for progress in attempts) for stage, attempts in by_stage.items()}
     rows = []
-    for stage, found in by_stage.items():
-        done, amount = sum(one.done for one in found), sum(one.amount for one in found)
-        last = found[-1]
+    for stage, attempts in by_stage.items():
+        done = sum(progress.done for progress in attempts)
+        amount = sum(progress.amount for progress in attempts)
+        last = attempts[-1]
         rate = amount / last.amount_scale / seconds[stage] if seconds[stage] else 0.0
         shown = f"{rate:,.2f} {last.amount_name}/s" if done else "-"
-        rows.append([stage, found[0].skipped, done, f"{seconds[stage]:,.1f}", shown])
+        rows.append([stage, attempts[0].skipped, done, f"{seconds[stage]:,.1f}", shown])
     return (
-        "<p>By the clock, over all machines, of the last start of the build.</p>"
+        "<p>Wall time over all machines, in the last run of the build.</p>"
         + bars([Bar(stage, (value,)) for stage, value in seconds.items()], "seconds")
-        + table(["stage", "units done before", "units done", "seconds", "rate"], rows)
+        + table(["stage", "units finished earlier", "units done", "seconds", "rate"], rows)
     )
 
 

@@ -1,21 +1,23 @@
-"""The part of the report that is about instances: tokens, lengths, pairs and masks."""
+"""The sections of the report about sequences: tokens, lengths, pairs and masks."""
 
 from collections import Counter
 from collections.abc import Mapping
 from html import escape
-from typing import Any
 
-from pipeline.instances.counts import LENGTH_BINS, InstanceCounts, add_counts
+from pipeline.instances.counts import add_counts
+from pipeline.instances.sets import totals
 from pipeline.report.charts import Bar, bars, histogram
+from schemas.instance_counts import LENGTH_BINS, InstanceCounts
+from schemas.manifest import Manifest
 
 Counts = Mapping[str, Mapping[str, InstanceCounts]]
-"""Set, split and pass as ``len128/train/0`` -> language -> counts."""
+"""Set label (name/split/pass, such as ``len128/train/0``) -> language -> counts."""
 Section = tuple[str, str]
 
 
-def instance_sections(manifest: Mapping[str, Any], counts: Counts) -> list[Section]:
+def instance_sections(manifest: Manifest, counts: Counts) -> list[Section]:
     """Headings and bodies."""
-    lengths = {entry["name"]: entry["max_seq_length"] for entry in manifest["sets"]}
+    lengths = {entry.name: entry.max_seq_length for entry in manifest.sets}
     by_length: dict[str, dict[str, InstanceCounts]] = {}
     for name, by_language in counts.items():
         add_counts(by_length.setdefault(name.partition("/")[0], {}), by_language)
@@ -28,24 +30,17 @@ def instance_sections(manifest: Mapping[str, Any], counts: Counts) -> list[Secti
     ]
 
 
-def _total(by_language: Mapping[str, InstanceCounts]) -> InstanceCounts:
-    total = InstanceCounts()
-    for account in by_language.values():
-        total.add(account)
-    return total
-
-
 def _ordered(by_language: Mapping[str, InstanceCounts]) -> list[tuple[str, InstanceCounts]]:
     return sorted(by_language.items(), key=lambda item: (-item[1].tokens_in, item[0]))
 
 
 def _tokens(by_length: Mapping[str, dict[str, InstanceCounts]]) -> str:
-    """Tokens in = used + cut + left over, by set and by language."""
+    """Tokens in = used + cut + left over, by length and by language."""
     series = ("used", "cut to fit the length", "left over")
-    text = "<p>Copies of documents and all passes included; special tokens are not counted.</p>"
+    text = "<p>Copies of documents and all passes included. Special tokens are not counted.</p>"
     whole, reasons = [], Counter[str]()
     for name, by_language in by_length.items():
-        account = _total(by_language)
+        account = totals(by_language)
         whole.append(_account(name, account))
         reasons.update({f"{name}: {reason}".replace("_", " "): n for reason, n in account.left_over.items()})
     text += bars(whole, "tokens", series)
@@ -59,18 +54,18 @@ def _tokens(by_length: Mapping[str, dict[str, InstanceCounts]]) -> str:
 
 
 def _account(name: str, account: InstanceCounts) -> Bar:
-    return Bar(name, (account.tokens_used, account.tokens_cut, sum(account.left_over.values())))
+    return Bar(name, (account.tokens_used, account.tokens_cut, account.tokens_left_over))
 
 
 def _lengths(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mapping[str, int]) -> str:
     charts = []
     documents = InstanceCounts()
     for name, by_language in by_length.items():
-        account = _total(by_language)
+        account = totals(by_language)
         documents = documents if sum(documents.document_sentences) else account
         most = lengths[name]
         edges = [f"{(number + 1) * most // LENGTH_BINS}" for number in range(LENGTH_BINS)]
-        charts.append(histogram(account.lengths, edges, f"{name}: tokens of an instance, up to", "instances"))
+        charts.append(histogram(account.lengths, edges, f"{name}: tokens of a sequence, up to", "sequences"))
     powers = documents.document_sentences
     used = max((number for number, count in enumerate(powers) if count), default=0) + 1
     names = [str(1 << number) for number in range(used)]
@@ -79,20 +74,20 @@ def _lengths(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mappin
 
 
 def _padding(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mapping[str, int]) -> str:
-    """What rows padded to the set's length would be made of."""
+    """Shares of tokens and padding that sequences padded to the maximum length would have."""
     text = (
-        "<p>Shards hold no padding, and the trainer packs rows of any length together. Padded to the "
-        "length of their set, the rows would be made of these shares.</p>"
+        "<p>Shards have no padding, and the trainer packs sequences of any length together. Padded to their "
+        "maximum length, the sequences would consist of these shares.</p>"
     )
     rows = []
     for name, by_language in by_length.items():
-        account = _total(by_language)
-        if account.rows:
-            real = account.row_tokens / (account.rows * lengths[name])
+        account = totals(by_language)
+        if account.sequences:
+            real = account.sequence_tokens / (account.sequences * lengths[name])
             rows.append(Bar(name, (real, 1.0 - real)))
             text += (
-                f"<p class=note>{escape(name)}: {account.row_tokens / account.rows:.1f} tokens of "
-                f"{lengths[name]} in the mean; {1 - real:.1%} of the work saved.</p>"
+                f"<p class=note>{escape(name)}: a mean of {account.sequence_tokens / account.sequences:.1f} "
+                f"of {lengths[name]} tokens; {1 - real:.1%} of the computation saved.</p>"
             )
     return text + bars(
         rows, "share of the positions", ("tokens", "padding saved"), shares=True, stacked=False
@@ -100,29 +95,29 @@ def _padding(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mappin
 
 
 def random_pairs(counts: Counts) -> dict[str, float]:
-    """Language -> share of its pairs that carry the label 1: random next, or swapped."""
+    """Language -> share of its pairs with label 1: random next, or swapped."""
     everything: dict[str, InstanceCounts] = {}
     for by_language in counts.values():
         add_counts(everything, by_language)
-    found = {}
+    shares = {}
     for lang, account in everything.items():
         pairs = account.labels.get("0", 0) + account.labels.get("1", 0)
         if pairs:
-            found[lang] = account.labels.get("1", 0) / pairs
-    return found
+            shares[lang] = account.labels.get("1", 0) / pairs
+    return shares
 
 
-def _pairs(manifest: Mapping[str, Any], by_length: Mapping[str, dict[str, InstanceCounts]]) -> str:
-    convention = manifest["label_convention"]
+def _pairs(manifest: Manifest, by_length: Mapping[str, dict[str, InstanceCounts]]) -> str:
+    convention = manifest.label_convention
     if not convention:
         return "<p>The objective has no sentence pairs.</p>"
     labels = sorted(convention)
-    series = [str(convention[label]).replace("_", " ") for label in labels]
+    series = [convention[label].replace("_", " ") for label in labels]
     text, events = "", Counter[str]()
     for name, by_language in by_length.items():
-        total = _total(by_language).labels
+        total = totals(by_language).labels
         events.update(
-            {f"{name}: {event}".replace("_", " "): n for event, n in _total(by_language).events.items()}
+            {f"{name}: {event}".replace("_", " "): n for event, n in totals(by_language).events.items()}
         )
         pairs = sum(total.values()) or 1
         shares = ", ".join(
@@ -137,12 +132,12 @@ def _pairs(manifest: Mapping[str, Any], by_length: Mapping[str, dict[str, Instan
         text += f"<h3>{escape(name)}</h3><p class=note>{escape(shares)}</p>" + bars(rows, "pairs", series)
     odd = sorted(((name, count) for name, count in events.items() if count), key=lambda item: -item[1])
     if odd:
-        text += "<h3>Pairs that had to be made otherwise</h3>"
-        text += "<p class=note>no random partner: the language has no second document in the bucket, so the "
+        text += "<h3>Exceptions</h3>"
         text += (
-            "pair is a true one; repeated a: the last sentence of a document was left alone; it is the B of "
+            "<p class=note>no random partner: the language has no second document in the bucket, so the pair "
+            "is a true one. repeated a: the last sentence of a document was alone, so it is the B of the "
+            "sentence before it.</p>"
         )
-        text += "the sentence before it.</p>"
         text += bars([Bar(name, (count,)) for name, count in odd], "pairs or documents")
     return text
 
@@ -150,10 +145,10 @@ def _pairs(manifest: Mapping[str, Any], by_length: Mapping[str, dict[str, Instan
 def _masks(by_length: Mapping[str, dict[str, InstanceCounts]]) -> str:
     rows = []
     for name, by_language in by_length.items():
-        account = _total(by_language)
+        account = totals(by_language)
         other = account.masked - account.masked_by_mask - account.masked_unchanged
         rows.append(Bar(name, (account.masked_by_mask, other, account.masked_unchanged)))
-        if account.row_tokens:
-            share = account.masked / account.row_tokens
+        if account.sequence_tokens:
+            share = account.masked / account.sequence_tokens
             rows[-1] = Bar(f"{name} ({share:.1%} of its tokens)", rows[-1].values)
-    return bars(rows, "targets", ("shown as [MASK]", "another piece", "unchanged"))
+    return bars(rows, "targets", ("replaced by [MASK]", "replaced by a random token", "unchanged"))

@@ -1,4 +1,4 @@
-"""What a source reader gives: documents in raw form, or the reason why a page is left out."""
+"""What a source reader yields: raw documents, and skipped pages with their reason."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,12 +15,18 @@ class RawDocument:
     lang: str
     body: str
     kind: Literal["wikitext", "plain"]
-    """``wikitext`` goes through the markup cleaner; ``plain`` has a paragraph per line."""
+    """``wikitext`` goes through the markup cleaner. ``plain`` has a paragraph per line."""
+    source_id: str | None = None
+    """The id that the source itself gives, if it gives one."""
+    timestamp: str | None = None
+    """When the revision was made, as the source writes it (Wikimedia: ISO 8601)."""
+    url: str | None = None
+    """Where the document can be read."""
 
 
 @dataclass(frozen=True)
 class Skip:
-    """A page or row that is left out before cleaning."""
+    """A page or row that is skipped before cleaning."""
 
     page_id: str
     title: str

@@ -1,8 +1,9 @@
-"""Rows of a dataset that the library ``datasets`` loads, streamed: the hub's, or a folder in its layout.
+"""Rows of a dataset that the library ``datasets`` streams: one of the Hugging Face hub, or a folder in its
+layout.
 
-Written as ``datasets://wikimedia/wikipedia?name=20231101.ltg&split=train&revision=COMMIT``, or with an
-absolute path, ``datasets:///data/wikipedia?name=20231101.ltg``. A unit is a shard of the dataset (one of
-its files). Give a revision, so that a build of next year reads the same rows.
+The address is ``datasets://wikimedia/wikipedia?name=20231101.ltg&split=train&revision=COMMIT``, or an
+absolute path, ``datasets:///data/wikipedia?name=20231101.ltg``. A unit is a shard of the dataset (one of its
+files). Give a revision, so that a build next year reads the same rows.
 """
 
 from collections.abc import Iterator
@@ -10,8 +11,8 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from pipeline.config import Source
-from pipeline.sources.rows import Row
-from pipeline.units import Unit
+from pipeline.sources.rows import Row, check_values
+from pipeline.sources.units import Unit
 from schemas.errors import ConfigError, InputError
 
 PREFIX = "datasets://"
@@ -19,13 +20,13 @@ _OPTIONS = {"name": None, "split": "train", "revision": None}
 
 
 def is_dataset(path: str) -> bool:
-    """Whether a path of a source names a dataset instead of files."""
+    """Whether a path of a source is the address of a dataset."""
     return path.startswith(PREFIX)
 
 
 def plan_dataset(source: Source, path: str, lang: str) -> list[Unit]:
-    """A unit for every shard. Raises InputError when the dataset cannot be loaded, ConfigError for an
-    address that is none.
+    """A unit for every shard. Raises InputError when the dataset cannot be loaded, ConfigError for a bad
+    address.
     """
     shards = _open(path).num_shards
     return [
@@ -46,12 +47,11 @@ def plan_dataset(source: Source, path: str, lang: str) -> list[Unit]:
 
 
 def read_dataset_rows(unit: Unit) -> Iterator[Row]:
-    """The rows of a unit's shard, in its order."""
+    """The rows of a unit's shard in order."""
     shard = _open(unit.uri).shard(num_shards=unit.size, index=unit.start)
     try:
         for place, values in enumerate(shard):
-            if not isinstance(values.get(unit.text_field), str):
-                raise InputError(f"{unit.name}: row {place}: no text field {unit.text_field!r}")
+            check_values(values, f"{unit.name}: row {place}", unit)
             yield Row(place, values, owned=True)
     except (OSError, ValueError) as error:
         raise InputError(f"{unit.name}: cannot be read: {_one_line(error)}") from error

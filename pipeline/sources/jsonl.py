@@ -4,20 +4,46 @@ import re
 from collections.abc import Iterator
 from urllib.parse import unquote, urlsplit
 
-from pipeline.skip_reasons import EMPTY, TOO_LARGE
+from pipeline.config import Source
 from pipeline.sources.documents import RawDocument, Skip
-from pipeline.sources.hub_dataset import read_dataset_rows
+from pipeline.sources.files import FileReader, SourceFile
+from pipeline.sources.hub_dataset import is_dataset, plan_dataset, read_dataset_rows
+from pipeline.sources.plain_plan import is_parquet, language_of_name, plan_plain_file
 from pipeline.sources.rows import Row, read_rows
-from pipeline.units import Unit
+from pipeline.sources.text import unwrapped
+from pipeline.sources.units import Unit
 from schemas.errors import InputError
+from schemas.skip_reasons import EMPTY, TOO_LARGE
 
 _WIKI_HOST = re.compile(r"([a-z][a-z0-9-]*)\.(?:m\.)?wik[a-z]+\.org")
 _SNAPSHOT = re.compile(r"(?:^|[/=])(\d{8})\.[a-z]")
 _LANG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
 
+class RowsReader(FileReader):
+    """Reads JSON Lines, Parquet and datasets of the Hugging Face hub: a document per row."""
+
+    def plan_file(self, source: Source, file: SourceFile) -> list[Unit]:
+        """The units of one file, or the shards of a dataset."""
+        if is_dataset(file.uri):
+            return plan_dataset(source, file.uri, source.lang or language_of_name(file.uri))
+        return plan_plain_file(source, file, self.extraction.unit_bytes, _form)
+
+    def read(self, unit: Unit) -> Iterator[RawDocument | Skip]:
+        """The documents of a unit."""
+        return read_row_documents(unit)
+
+
+def _form(source: Source, uri: str, head: bytes) -> str:
+    if is_parquet(head):
+        return "rows-parquet"
+    if source.kind == "wikipedia_parquet":
+        raise InputError(f"{uri}: not a Parquet file: it starts with {head[:8]!r}")
+    return "rows-jsonl"
+
+
 def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
-    """A document for every row. Raises InputError for a row whose language nothing tells."""
+    """A document for every row. Raises InputError for a row of unknown language."""
     rows = read_dataset_rows if unit.form == "rows-dataset" else read_rows
     for row in rows(unit):
         if not row.owned:
@@ -29,19 +55,29 @@ def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
             yield Skip(page_id, title, lang or unit.lang or "und", TOO_LARGE)
         elif lang is None:
             raise InputError(f"{unit.uri}: row at {row.place}: no language; set `lang` of the source")
-        elif not row.values[unit.text_field]:
+        elif not (body := row.values[unit.text_field]):
             yield Skip(page_id, title, lang, EMPTY)
         else:
+            # Published extracts are never wrapped, and their lists of short lines look as if they were.
+            body = body if unit.kind == "wikipedia_parquet" else unwrapped(body)
+            own, url = row.values.get("id"), row.values.get("url")
             yield RawDocument(
-                page_id, _revision(row, unit), title, lang, row.values[unit.text_field], "plain"
+                page_id=page_id,
+                revision=_revision(row, unit),
+                title=title,
+                lang=lang,
+                body=body,
+                kind="plain",
+                source_id=None if own is None else str(own),
+                url=url if isinstance(url, str) and url else None,
             )
 
 
 def row_id(row: Row, unit: Unit) -> str:
-    """What names a row in its source: its id, or its place where it has none.
+    """The name of a row in its source: its id, or its place when it has no id.
 
-    The ids of published extracts are those of the wiki's pages, the same page in every file and snapshot.
-    Those of other files are only taken to be unique in their file.
+    The ids of published extracts are page ids of the wiki, the same in every file and snapshot. The ids of
+    other files need to be unique only in their file.
     """
     own = row.values.get("id")
     if own is not None and unit.kind == "wikipedia_parquet":
@@ -50,7 +86,7 @@ def row_id(row: Row, unit: Unit) -> str:
 
 
 def row_language(row: Row, unit: Unit) -> str | None:
-    """Language by config or file name, by the row's own field, or by the host of its url."""
+    """Language by the config or file name, by the row's field, or by the host of its url."""
     if unit.lang:
         return unit.lang
     for field in ("lang", "language"):
@@ -62,7 +98,7 @@ def row_language(row: Row, unit: Unit) -> str | None:
 
 
 def _revision(row: Row, unit: Unit) -> int:
-    """The row's own revision, or the date of the snapshot, so that the newer of two snapshots counts."""
+    """The row's revision, or the date of the snapshot, so that dedup keeps the newer of two snapshots."""
     value = str(row.values.get("revision") or row.values.get("revid") or "")
     if value.isdigit():
         return int(value)

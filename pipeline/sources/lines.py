@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeline.sources.chunks import read_chunks, transcode
-from pipeline.units import Unit
+from pipeline.sources.units import Unit
 from schemas.errors import InputError
 
 MAX_LINE_BYTES = 64 << 20
@@ -15,31 +15,29 @@ class Line:
     """One line without its line end."""
 
     offset: int
-    """Byte at which it begins, in the decompressed file."""
+    """Byte of the decompressed file at which it starts."""
     text: str
     owned: bool
-    """Whether it begins in the range of the unit."""
+    """Whether it starts in the range of the unit."""
     oversize: bool = False
-    """Whether only the beginning of a line of more than MAX_LINE_BYTES is given."""
+    """Whether this is only the beginning of a line that is too long."""
     ended: bool = True
     """Whether a line end follows; false only for the last line of some files."""
 
 
-def read_lines(
-    unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_pieces: bool = False
-) -> Iterator[Line]:
-    """The lines from the first that begins in the unit's range to the end of the file.
+def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_parts: bool = False) -> Iterator[Line]:
+    """The lines from the first that starts in the unit's range to the end of the file.
 
-    Of a line of more than ``max_line_bytes`` only the beginning is given, or with ``in_pieces`` all of it as
-    several lines that are cut behind a space where there is one: whole books come without a line end.
-    Line ends are LF or CRLF; a byte order mark is left out. Raises InputError that names the file and
-    the byte where the text is not in the unit's encoding.
+    Of a line of more than ``max_line_bytes`` only the beginning is given. With ``in_parts`` all of it is
+    given as several lines, cut after a space if there is one, because some books have no line end. Line ends
+    are LF or CRLF. A byte order mark is removed. Raises InputError that names the file and the byte where the
+    text is not in the unit's encoding.
     """
     first = max(0, unit.start - 1)
-    chunks = read_chunks(unit.uri, unit.compression, first, unit.end)
+    chunks = read_chunks(unit.uri, unit.compression, first, unit.end, unit.size)
     if unit.encoding != "utf-8":
         chunks = transcode(chunks, unit.uri, unit.encoding)
-    # A range begins with the line after the first line end at or behind the byte before it.
+    # A range starts with the line after the first line end at or after the byte before it.
     skipping = unit.start > 0
     begin = position = first
     rest, owned, oversize = b"", True, False
@@ -50,13 +48,13 @@ def read_lines(
                 owned = chunk.owned
             found = chunk.data.find(b"\n", at)
             piece = chunk.data[at:] if found < 0 else chunk.data[at:found]
-            if skipping or oversize:  # nothing more is wanted of this line, and copies take their time
+            if skipping or oversize:  # the rest of this line is not needed, and copies cost time
                 rest = rest or piece[:1]
             elif rest:
                 rest += piece
             else:
                 rest = piece
-            while in_pieces and not skipping and len(rest) > max_line_bytes:
+            while in_parts and not skipping and len(rest) > max_line_bytes:
                 place = _cut(rest, max_line_bytes)
                 yield Line(begin, _decode(rest[:place], unit.uri, begin, False), owned, ended=False)
                 rest, begin = rest[place:], begin + place
@@ -79,7 +77,7 @@ def read_lines(
 
 
 def _cut(line: bytes, most: int) -> int:
-    """Where to cut ``line`` for a piece of ``most`` bytes at most: behind a space, or between characters."""
+    """Where to cut ``line`` into a part of at most ``most`` bytes: after a space, or between characters."""
     place = line.rfind(b" ", 0, most) + 1
     if not place:
         place = most

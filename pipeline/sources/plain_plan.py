@@ -1,44 +1,49 @@
-"""Units of text, BookCorpus, JSON Lines and Parquet files."""
+"""The units of text, JSON Lines and Parquet files, for readers that cut them by bytes or row groups."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from cluster import storage
 from pipeline.config import Source
 from pipeline.sources.chunks import compression_of, even_cuts, looks_like_html, probe
-from pipeline.units import Unit
+from pipeline.sources.files import SourceFile
+from pipeline.sources.hub_dataset import is_dataset
+from pipeline.sources.units import Unit
 from schemas.errors import ConfigError, InputError
+from schemas.redaction import public_uri
 
 _PARQUET_MAGIC = b"PAR1"
-_ROW_SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
+FormOf = Callable[[Source, str, bytes], str]
+"""From a source, a URI and the first bytes of the file to what a document is in it (``Unit.form``)."""
 
 
-def plan_plain_file(source: Source, uri: str, name: str, unit_bytes: int) -> list[Unit]:
-    """The units of one file. Raises InputError for an empty or unreadable file, ConfigError for a lack
-    of a language.
-    """
-    if source.lang is None and source.kind in ("text", "bookcorpus"):
-        raise ConfigError(f"source {source.name}: lang is missing; {source.kind} files do not say it")
-    found = probe(uri)
-    if looks_like_html(found.head):
+def plan_plain_file(source: Source, file: SourceFile, unit_bytes: int, form_of: FormOf) -> list[Unit]:
+    """The units of one file. Raises InputError for an empty or unreadable file."""
+    uri = file.uri
+    if is_dataset(uri):
+        raise ConfigError(
+            f"source {source.name}: {uri}: kind {source.kind} does not read datasets; use jsonl"
+        )
+    probed = probe(uri)
+    if looks_like_html(probed.head):
         raise InputError(f"{uri}: byte 0: an HTML page, not a file of kind {source.kind}")
-    form = file_form(source, uri, found.head)
+    form = form_of(source, uri, probed.head)
     parquet = form.endswith("parquet")
-    compression = "" if parquet else compression_of(uri, found.head)
-    encoding = "utf-16" if found.head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    compression = "" if parquet else compression_of(uri, probed.head)
+    encoding = "utf-16" if probed.head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     whole = Unit(
         source=source.name,
         kind=source.kind,
         uri=uri,
-        name=name,
+        name=file.name,
         start=0,
-        end=found.size,
-        size=found.size,
-        lang=source.lang or language_of_name(uri),
+        end=probed.size,
+        size=probed.size,
+        lang=source.lang or language_of_name(public_uri(uri)),
         compression=compression,
-        fingerprint=found.fingerprint,
+        fingerprint=probed.fingerprint,
         form=form,
         text_field=source.text_field,
         sentences_per_document=source.sentences_per_document if form.startswith("sentences") else 0,
@@ -48,48 +53,22 @@ def plan_plain_file(source: Source, uri: str, name: str, unit_bytes: int) -> lis
         sizes = row_group_bytes(uri)
         cuts = group_cuts(sizes, unit_bytes)
         return [replace(whole, start=a, end=b, weight=sum(sizes[a:b])) for a, b in cuts]
-    if found.size <= unit_bytes or form in ("file", "books"):
+    if probed.size <= unit_bytes or form in ("file", "books"):
         return [whole]
     if compression or encoding != "utf-8":
-        return [replace(whole, notes=(f"{compression or encoding} data, which cannot be cut: one unit",))]
-    return [replace(whole, start=start, end=end) for start, end in even_cuts(found.size, unit_bytes)]
+        return [replace(whole, notes=(f"{compression or encoding} data cannot be cut: one unit",))]
+    return [replace(whole, start=start, end=end) for start, end in even_cuts(probed.size, unit_bytes)]
 
 
-def file_form(source: Source, uri: str, head: bytes) -> str:
-    """What a document is in this file, as the readers name it."""
-    parquet = head.startswith(_PARQUET_MAGIC)
-    if source.kind == "text":
-        return source.documents
-    if source.kind == "jsonl":
-        return "rows-parquet" if parquet else "rows-jsonl"
-    if source.kind == "wikipedia_parquet":
-        if not parquet:
-            raise InputError(f"{uri}: not a Parquet file: it begins with {head[:8]!r}")
-        return "rows-parquet"
-    return _bookcorpus_form(source, uri, parquet)
+def is_parquet(head: bytes) -> bool:
+    """Whether the first bytes are those of a Parquet file."""
+    return head.startswith(_PARQUET_MAGIC)
 
 
-def _bookcorpus_form(source: Source, uri: str, parquet: bool) -> str:
-    rows = parquet or any(suffix in uri.rpartition("/")[2].lower() for suffix in _ROW_SUFFIXES)
-    kind = "parquet" if parquet else "jsonl"
-    form = source.form
-    if form == "auto":
-        form = "books"
-        if rows:
-            form = (
-                "rows"
-                if not parquet or "title" in storage.parquet_file(uri).schema_arrow.names
-                else "sentences"
-            )
-    if form == "books":
-        if rows:
-            raise ConfigError(f"source {source.name}: {uri} has rows; form books is for text files")
-        return "books"
-    if form == "rows":
-        if not rows:
-            raise ConfigError(f"source {source.name}: {uri} is no file of rows (.jsonl, .parquet)")
-        return f"rows-{kind}"
-    return f"sentences-{kind}" if rows else "sentences"
+def check_language(source: Source) -> None:
+    """Raises ConfigError when a source whose files do not say their language has none in the config."""
+    if source.lang is None:
+        raise ConfigError(f"source {source.name}: lang is missing; {source.kind} files do not say it")
 
 
 def row_group_bytes(uri: str) -> list[int]:
@@ -103,7 +82,7 @@ def _stored_bytes(group: Any) -> int:
 
 
 def group_cuts(sizes: Sequence[int], unit_bytes: int) -> list[tuple[int, int]]:
-    """Runs of consecutive groups whose sizes add up to ``unit_bytes``, one group at least."""
+    """Ranges of consecutive groups of at most ``unit_bytes`` together, at least one group each."""
     cuts: list[tuple[int, int]] = []
     start, total = 0, 0
     for number, size in enumerate(sizes):
@@ -117,6 +96,6 @@ def group_cuts(sizes: Sequence[int], unit_bytes: int) -> list[tuple[int, int]]:
 
 
 def language_of_name(uri: str) -> str:
-    """Language of the folders or configurations named DATE.LANGUAGE on the hub, or empty."""
+    """Language of a folder or dataset config named DATE.LANGUAGE, as on the Hugging Face hub, or empty."""
     match = re.search(r"(?:^|[/=])\d{8}\.([a-z][a-z0-9-]*)(?=[/&]|$)", uri)
     return match[1] if match else ""

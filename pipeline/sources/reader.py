@@ -1,25 +1,92 @@
-"""One door to all readers: the documents of a unit, whatever its kind."""
+"""The interface of source readers, and how the ``kind`` of a source finds its reader.
+
+A reader is a class with two methods. The config names a class of your own by its dotted name, and built-in
+kinds are looked up in pipeline.config.SOURCE_READERS::
+
+    class Notes:
+        def __init__(self, extraction: Extraction) -> None: ...
+
+        def plan(self, source: Source) -> list[Unit]:
+            return [Unit.of_file(source, uri) for uri in source.paths]
+
+        def read(self, unit: Unit) -> Iterator[RawDocument | Skip]:
+            for number, text in enumerate(notes_in(unit.uri)):
+                yield RawDocument(f"{unit.name}:{number}", 0, "", unit.lang, text, "plain")
+
+`pipeline.sources.files.FileReader` is a base class for readers of files: it expands globs and folders.
+"""
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any, Protocol
 
-from pipeline.sources.bookcorpus import read_bookcorpus
+from pipeline.config import SOURCE_READERS, Extraction, Source
 from pipeline.sources.documents import RawDocument, Skip
-from pipeline.sources.jsonl import read_row_documents
-from pipeline.sources.text import read_blank_line_documents, read_file_document
-from pipeline.sources.wikimedia import read_dump
-from pipeline.units import Unit
+from pipeline.sources.units import Unit
+from schemas.errors import ConfigError, PluginError
+from schemas.plugins import load_plugin, plugin_errors
 
 
-def read_unit(unit: Unit, max_chars: int) -> Iterator[RawDocument | Skip]:
-    """Every page, row or book that the unit owns. Raises InputError on damaged input.
+class SourceReader(Protocol):
+    """Reads one kind of source. The class is made with the settings of extraction."""
 
-    ``max_chars``: a page longer than that is skipped as too large, a text file is cut into parts.
-    """
-    if unit.kind == "wikimedia":
-        return read_dump(unit, max_chars)
-    if unit.kind == "bookcorpus":
-        return read_bookcorpus(unit, max_chars)
-    if unit.kind == "text":
-        read = read_blank_line_documents if unit.form == "blank_lines" else read_file_document
-        return read(unit, max_chars)
-    return read_row_documents(unit)
+    def plan(self, source: Source) -> list[Unit]:
+        """The work units of a source, the same ones in the same order for the same files.
+
+        Neighboring units that are whole files (start 0, end and size equal, no weight) may be merged into one
+        task. It looks at names, sizes and heads of files only. Raises ConfigError for a source that cannot be
+        read as described, and InputError that names a file that is missing, empty, damaged or unfinished.
+        """
+
+    def read(self, unit: Unit) -> Iterator[RawDocument | Skip]:
+        """Every page, row or book that the unit owns. Raises InputError on damaged input."""
+
+
+@cache
+def _reader_class(kind: str) -> Any:
+    return load_plugin(SOURCE_READERS.get(kind, kind), "sources: kind").object
+
+
+def source_reader(kind: str, extraction: Extraction) -> SourceReader:
+    """The reader of a kind. Raises ConfigError when a class of your own is missing or lacks a method."""
+    reader: SourceReader
+    if kind in SOURCE_READERS:
+        reader = _reader_class(kind)(extraction)
+        return reader
+    with plugin_errors(kind, "reader"):
+        reader = _reader_class(kind)(extraction)
+    missing = [name for name in ("plan", "read") if not callable(getattr(reader, name, None))]
+    if missing:
+        raise ConfigError(f"sources: kind: {kind}: has no method {missing[0]}")
+    return reader
+
+
+def plan_source(source: Source, extraction: Extraction) -> list[Unit]:
+    """The work units of a source, as its reader plans them."""
+    reader = source_reader(source.kind, extraction)
+    if source.kind in SOURCE_READERS:
+        return reader.plan(source)
+    with plugin_errors(source.kind, f"source {source.name}"):
+        units = list(reader.plan(source))
+    for unit in units:
+        if not isinstance(unit, Unit):
+            raise PluginError(f"{source.kind}: source {source.name}: plan gave {unit!r:.80}, not a Unit")
+    return units
+
+
+def read_unit(unit: Unit, extraction: Extraction) -> Iterator[RawDocument | Skip]:
+    """Every page, row or book that the unit owns. Raises InputError on damaged input."""
+    reader = source_reader(unit.kind, extraction)
+    if unit.kind in SOURCE_READERS:
+        return reader.read(unit)
+    return _read_checked(reader, unit)
+
+
+def _read_checked(reader: SourceReader, unit: Unit) -> Iterator[RawDocument | Skip]:
+    with plugin_errors(unit.kind, unit.uri):
+        for document in reader.read(unit):
+            if not isinstance(document, RawDocument | Skip):
+                raise PluginError(
+                    f"{unit.kind}: {unit.uri}: read gave {document!r:.80}, not a RawDocument or Skip"
+                )
+            yield document

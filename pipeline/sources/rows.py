@@ -1,23 +1,30 @@
-"""Rows of a Parquet or JSON Lines file as dictionaries, read by row group or byte range."""
+"""Rows of a Parquet or JSON Lines file, with checked types, read by row group or byte range."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cluster import storage
 from pipeline.sources.lines import read_lines
-from pipeline.units import Unit
+from pipeline.sources.units import Unit
 from schemas.errors import InputError
 from schemas.json_text import parse_json
 
 FIELDS = ("id", "title", "lang", "language", "url", "revision", "revid")
+_LANGUAGE_FIELDS = frozenset(["lang", "language", "url"])
+_NUMBERED_FIELDS = frozenset(["id", "revision", "revid"])
+_JSON_TYPES = {dict: "an object", list: "an array", bool: "a boolean", int: "a number", float: "a number"}
 _BATCH_ROWS = 256
 MAX_ROW_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row. ``place`` names it inside its file: a byte (JSON Lines) or a row number (Parquet)."""
+    """One row. ``place`` is its byte (JSON Lines) or row number (Parquet) in the file."""
 
     place: int
     values: dict[str, Any]
@@ -26,9 +33,11 @@ class Row:
 
 
 def read_rows(unit: Unit) -> Iterator[Row]:
-    """The rows from the first that begins in the unit's range to the end of the file.
+    """The rows from the first that starts in the unit's range to the end of the file.
 
-    Raises InputError that names the file and the row when a row is no object or lacks the text field.
+    A null text is None. Raises InputError that names the file when a Parquet column has another type than
+    text (or, for ids and revisions, a whole number). Raises InputError that names the file and the row when a
+    JSON row is not an object, has no text field or holds a value of another type.
     """
     if unit.form.endswith("parquet"):
         yield from _parquet_rows(unit)
@@ -38,16 +47,81 @@ def read_rows(unit: Unit) -> Iterator[Row]:
 
 def _parquet_rows(unit: Unit) -> Iterator[Row]:
     file, text_field = storage.parquet_file(unit.uri), unit.text_field
-    names = file.schema_arrow.names
-    if text_field not in names:
-        raise InputError(f"{unit.uri}: no column {text_field!r}; it has {', '.join(names)}")
-    columns = [text_field, *(name for name in FIELDS if name in names and name != text_field)]
+    schema = file.schema_arrow
+    if text_field not in schema.names:
+        raise InputError(f"{unit.uri}: no column {text_field!r}; it has {', '.join(schema.names)}")
+    fields = _used_fields(text_field, unit.lang)
+    columns = [name for name in fields if name in schema.names]
+    for name in columns:
+        _check_column(unit, schema.field(name), fields[name])
+    if "url" not in columns and "url" in schema.names and _is_text(schema.field("url").type):
+        columns.append("url")
     place = sum(file.metadata.row_group(group).num_rows for group in range(unit.start))
     for group in range(unit.start, file.metadata.num_row_groups):
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False):
+        for batch in _batches(unit.uri, file, group, columns):
             for values in batch.to_pylist():
                 yield Row(place, values, group < unit.end)
                 place += 1
+
+
+def _batches(uri: str, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """The batches of a row group. Raises InputError when they are damaged or the file has become shorter."""
+    batches = file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False)
+    while True:
+        try:
+            batch = next(batches, None)
+        except (OSError, pa.ArrowException) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(f"{uri}: row group {group} is damaged, or the file changed: {reason}") from error
+        if batch is None:
+            return
+        yield batch
+
+
+@lru_cache(maxsize=64)
+def _used_fields(text_field: str, lang: str) -> dict[str, bool]:
+    """The fields that are read -> whether they may hold numbers. A given ``lang`` saves its fields."""
+    unused = {text_field, *(_LANGUAGE_FIELDS if lang else ())}
+    return {text_field: False, **{name: name in _NUMBERED_FIELDS for name in FIELDS if name not in unused}}
+
+
+def _check_column(unit: Unit, column: pa.Field, may_be_number: bool) -> None:
+    kind = _value_type(column.type)
+    if not (_is_text(kind) or (may_be_number and pa.types.is_integer(kind)) or pa.types.is_null(kind)):
+        expected = _expected(column.name, unit.text_field, may_be_number)
+        raise InputError(f"{unit.uri}: column {column.name!r} holds {column.type}; expected {expected}")
+
+
+def _value_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = _value_type(kind)
+    return bool(
+        pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value)
+    )
+
+
+def check_values(values: dict[str, Any], place: str, unit: Unit) -> None:
+    """Raises InputError when the row at ``place`` lacks the text field or holds a value of a wrong type."""
+    text_field = unit.text_field
+    if text_field not in values:
+        fields = ", ".join(map(str, values)) or "no fields"
+        raise InputError(f"{place}: no text field {text_field!r}; it has {fields}")
+    for name, may_be_number in _used_fields(text_field, unit.lang).items():
+        value = values.get(name)
+        if value is None or isinstance(value, str) or (may_be_number and type(value) is int):
+            continue
+        kind = _JSON_TYPES.get(type(value), type(value).__name__)
+        expected = _expected(name, text_field, may_be_number)
+        raise InputError(f"{place}: field {name!r} holds {kind}; expected {expected}")
+
+
+def _expected(name: str, text_field: str, may_be_number: bool) -> str:
+    if name == text_field:
+        return "text (`text_field` of the source names another)"
+    return "text or a whole number" if may_be_number else "text"
 
 
 def _json_rows(unit: Unit) -> Iterator[Row]:
@@ -55,18 +129,15 @@ def _json_rows(unit: Unit) -> Iterator[Row]:
         if line.oversize:
             yield Row(line.offset, {unit.text_field: ""}, line.owned, oversize=True)
         elif line.text.strip():
-            yield Row(
-                line.offset, _parse(line.text, f"{unit.uri}: byte {line.offset}", unit.text_field), line.owned
-            )
+            yield Row(line.offset, _parse(line.text, f"{unit.uri}: byte {line.offset}", unit), line.owned)
 
 
-def _parse(text: str, place: str, text_field: str) -> dict[str, Any]:
+def _parse(text: str, place: str, unit: Unit) -> dict[str, Any]:
     try:
         values = parse_json(text)
     except ValueError as error:
-        raise InputError(f"{place}: not JSON (a cut file?): {error}") from error
+        raise InputError(f"{place}: not JSON (truncated file?): {error}") from error
     if not isinstance(values, dict):
         raise InputError(f"{place}: expected a JSON object, got {type(values).__name__}")
-    if not isinstance(values.get(text_field), str):
-        raise InputError(f"{place}: no text field {text_field!r}")
+    check_values(values, place, unit)
     return values

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from pipeline.wikitext.markup import ASIDE, CELL, LINE_MARKS
+from pipeline.wikitext.markup import ASIDE, BLANKS, CELL, LINE_MARKS, TABLE_CLOSE
 
 
 class Argument(NamedTuple):
@@ -51,63 +51,88 @@ def split_arguments(
             return arguments
         at = inner_end + 1
     arguments.append(Argument(first, start, end, piece))
+    if end < len(kinds) and kinds[end] == TABLE_CLOSE:
+        # A line feed and "|}}": the last argument is empty.
+        arguments.append(Argument("", end, end, None))
     return arguments
 
 
 class CallArguments:
-    """Names and numbers of the arguments of one call; texts are rendered once, when first asked for."""
+    """Names and numbers of the arguments of one call; texts are rendered once, when first asked for.
+
+    ``unnamed``: this many arguments have only numbers, even if they contain ``=``; those of most parser
+    functions all do.
+    """
 
     def __init__(
-        self, render: Callable[[Argument], str], name: str, arguments: list[Argument], is_function: bool
+        self, render: Callable[[Argument], str], own_name: str, arguments: list[Argument], unnamed: int = 0
     ) -> None:
         self._render = render
-        self._own_name = name
+        self._own_name = own_name
         self._order: list[tuple[str | None, Argument]] = []
         self._by_name: dict[str, Argument] = {}
+        self._numbered: set[str] = set()
+        self._folded: dict[str, Argument] | None = None
         self._texts: dict[Argument, str] = {}
-        self._count = 0
-        for number, argument in enumerate(arguments):
-            name, equals, value = argument.text.partition("=")
-            if equals and not (is_function and number == 0):
-                self._add(" ".join(name.split()), argument._replace(text=value))
+        count = 0
+        for place, argument in enumerate(arguments):
+            name, equals, value = argument.text.partition("=") if place >= unnamed else ("", "", "")
+            if equals:
+                name = " ".join(name.split())
+                self._by_name[name] = argument._replace(text=value)
+                self._order.append((name, self._by_name[name]))
+                self._numbered.discard(name)
             else:
-                self._add(None, argument)
-
-    def _add(self, name: str | None, argument: Argument) -> None:
-        if name is None:
-            self._count += 1
-        self._by_name[name or str(self._count)] = argument
-        self._order.append((name, argument))
+                count += 1
+                self._by_name[str(count)] = argument
+                self._order.append((None, argument))
+                self._numbered.add(str(count))
 
     def _text(self, argument: Argument) -> str:
         text = self._texts.get(argument)
         if text is None:
-            text = self._render(argument).strip()
-            if text == ASIDE:
-                # Nothing that a rule could show.
-                text = ""
-            if text[:1] in LINE_MARKS:
-                # Stripping took the line feed that made it a list.
-                text = "\n" + text
-            self._texts[argument] = text
+            text = self._texts[argument] = self._render(argument)
         return text
 
+    def _stripped(self, argument: Argument) -> str:
+        text = self._text(argument).strip(BLANKS)
+        if text == ASIDE:
+            # Nothing that a rule could show.
+            return ""
+        # Stripping took the line feed that made it a list.
+        return "\n" + text if text[:1] in LINE_MARKS else text
+
     def get(self, name: str) -> str:
-        """Text of the argument ``name`` (a number for positional ones), stripped; '' if missing."""
+        """Text of the argument ``name``, in any case, stripped; '' if missing. ``@``: the template's name."""
         argument = self._by_name.get(name)
         if argument is None:
-            return self._own_name if name == "@" else ""
-        return self._text(argument)
+            if name == "@":
+                return self._own_name
+            if self._folded is None:
+                self._folded = {key.casefold(): value for key, value in self._by_name.items()}
+            argument = self._folded.get(name.casefold())
+        return "" if argument is None else self._stripped(argument)
+
+    def given(self, name: str) -> str | None:
+        """Text of the argument ``name``, None if missing; only one given by name is stripped (MediaWiki)."""
+        argument = self._by_name.get(name)
+        if argument is None:
+            return None
+        return self._text(argument) if name in self._numbered else self._stripped(argument)
 
     def positional(self) -> list[str]:
         """Texts of the positional arguments, given without a name or by number."""
         texts = []
         number = 1
         while (argument := self._by_name.get(str(number))) is not None:
-            texts.append(self._text(argument))
+            texts.append(self._stripped(argument))
             number += 1
         return texts
 
-    def pairs(self) -> list[tuple[str | None, str]]:
-        """All arguments in order, as (name or None, text)."""
-        return [(name, self._text(argument)) for name, argument in self._order]
+    def names(self) -> list[str | None]:
+        """The names of all arguments in order; None for one without."""
+        return [name for name, _ in self._order]
+
+    def at(self, place: int) -> str:
+        """Text of the argument at ``place`` in this order."""
+        return self._stripped(self._order[place][1])

@@ -10,6 +10,8 @@ import re
 from functools import lru_cache
 from html.entities import html5
 
+from pipeline.wikitext.wiki_words import HIDDEN_CLASS_STARTS, HIDDEN_CLASSES
+
 # Marks within the text that a page is rendered to; they leave it again when paragraphs are finished.
 HOLE = "\x01"  # a template of unknown text was here
 GAP = "\x02"  # something without text was here
@@ -21,8 +23,15 @@ TERM = "\x07"  # first in a line: an item of a definition list
 INDENT = "\x08"  # first in a line: an indented line
 ASIDE = "\x0e"  # a template was here whose text most sentences do without: coordinates, pronunciation
 SOFT = "\x0b"  # a line feed within a paragraph
+SUPERSCRIPT = "\x0f"  # what follows is raised
+FORMULA_OPEN, FORMULA_CLOSE = "\x10", "\x11"  # around a formula
+BLANKS = " \t\n\x0b"
+"""What is stripped off an argument: no non-breaking space, which a template puts there to be seen."""
 LINE_MARKS = frozenset((HEADING, ITEM, INDENT, TERM))
-MARKS = (HOLE, GAP, ASIDE, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT)
+MARKS = (
+    HOLE, GAP, ASIDE, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT, SUPERSCRIPT, FORMULA_OPEN,
+    FORMULA_CLOSE,
+)  # fmt: skip
 
 # Kinds of tokens. Those below LINE have no structure and become TEXTS[token].
 NOTHING, LITERAL = 0, 1
@@ -32,7 +41,7 @@ HEADER_CELL = 4
 TABLE_OPEN, TABLE_CLOSE = 5, 6
 LINK_OPEN, BRACKET_CLOSE, URL_OPEN, BARE_URL = 7, 8, 9, 10
 TEMPLATE_OPEN, PARAMETER_OPEN, BRACE_CLOSE = 11, 12, 13
-RAW_OPEN = 14  # a tag whose content is no wikitext
+RAW_OPEN = 14  # a tag whose content is not wikitext
 REFERENCE_OPEN = 15
 HIDDEN_OPEN = 16  # a tag whose content is not shown
 POEM_OPEN = 17
@@ -65,13 +74,14 @@ _ALTERNATIVES = (
     _TAG,
     r"-->",
     r"&(?:[A-Za-z][A-Za-z0-9]*+|\#[0-9]++|\#[xX][0-9A-Fa-f]++);",
-    # Any letters and marks: in Indic scripts the vowel signs of a switch are no \\w.
+    # Any letters and marks: in Indic scripts the vowel signs of a switch are not \\w.
     r"__(?=[^\W\d])[^\s<>\[\]{}|=:*#'\"&]{2,60}?__",
     # An address in a comment must not swallow the comment's end.
     r"://(?>(?:[^\s<>\[\]{}|\"'-]++|-(?!->))*)",
 )
 _VARIANT_ALTERNATIVES = (r"-\{(?!\{)", r"\}-")
 
+FORMULA_TAGS = frozenset(["math", "chem", "ce"])
 # Elements whose content is not wikitext (tags of extensions).
 RAW_TAGS = frozenset(
     "nowiki pre math chem ce score timeline gallery hiero syntaxhighlight source templatedata graph "
@@ -91,6 +101,7 @@ _INLINE_TAGS = frozenset(
 )
 _KNOWN_TAGS = RAW_TAGS | _HIDDEN_TAGS | _BLOCK_TAGS | _INLINE_TAGS
 _HIDING_STYLE = re.compile(r"(?i)display\s*:\s*none")
+_CLASS = re.compile(r"""(?i)\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""")
 _TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)")
 _SWITCHES = frozenset(
     "notoc forcetoc toc noeditsection nogallery notitleconvert notc nocontentconvert nocc index noindex "
@@ -105,6 +116,7 @@ TAG_NAMES: dict[str, str] = {}
 KINDS: dict[str, int] = {}
 """Kinds of the tokens that have been seen."""
 _MAX_REMEMBERED = 50_000
+_generations: list[None] = []
 
 
 @lru_cache(maxsize=2)
@@ -124,11 +136,23 @@ def kind_of(token: str) -> int:
     return kind
 
 
+def forget_if_full() -> bool:
+    """Gives up what is remembered of tokens when it is too much; whether it did. Never within a page."""
+    if len(KINDS) <= _MAX_REMEMBERED:
+        return False
+    for memory in (KINDS, TEXTS, TAG_NAMES):
+        memory.clear()
+    _generations.append(None)
+    return True
+
+
+def generation() -> int:
+    """How often tokens were forgotten: what was parsed before cannot be rendered any more."""
+    return len(_generations)
+
+
 def kinds_of(tokens: list[str]) -> list[int]:
-    """The kinds of a page's tokens. What earlier pages had is given up before one, never within it."""
-    if len(KINDS) > _MAX_REMEMBERED:
-        for memory in (KINDS, TEXTS, TAG_NAMES):
-            memory.clear()
+    """The kinds of tokens."""
     try:
         return list(map(KINDS.__getitem__, tokens))
     except KeyError:
@@ -166,7 +190,7 @@ def _classify_line(token: str) -> tuple[int, str]:
     marker = token.lstrip(" \t\n")
     first = marker[:1]
     if not first:
-        # A line that starts with a space is a line of its own (preformatted).
+        # A line that starts with a space stays separate (preformatted).
         return (LITERAL, SOFT) if token == "\n" else (LINE, "\n")
     if marker.endswith("{|"):
         return TABLE_OPEN, "\n"
@@ -197,11 +221,27 @@ def _classify_tag(token: str) -> tuple[int, str]:
         kind = SILENT if is_extension else NOTHING
     elif is_extension:
         kind = REFERENCE_OPEN if name == "ref" else RAW_OPEN
-    elif name in _HIDDEN_TAGS or _HIDING_STYLE.search(token):
+    elif name in _HIDDEN_TAGS or _HIDING_STYLE.search(token) or hidden_class(token):
         kind = HIDDEN_OPEN
+    elif name == "sup":
+        kind, text = LITERAL, SUPERSCRIPT
     else:
         kind = POEM_OPEN if name == "poem" else NOTHING
     return kind, text
+
+
+def classes_of(tag: str) -> list[str]:
+    """The class names in an opening tag, in lower case."""
+    found = _CLASS.search(tag)
+    return (found[1] or found[2] or found[3] or "").lower().split() if found else []
+
+
+def hidden_class(tag: str) -> str | None:
+    """The class in an opening tag that says that the element holds no running text, or None."""
+    for name in classes_of(tag):
+        if name in HIDDEN_CLASSES or name.startswith(HIDDEN_CLASS_STARTS):
+            return name
+    return None
 
 
 def _quote_marks(count: int) -> str:
@@ -218,8 +258,8 @@ def _is_switch(word: str) -> bool:
 
 
 def decode_entity(entity: str) -> str:
-    """The character that ``&name;`` or ``&#number;`` stands for; what names none stays as it is."""
+    """The character that ``&name;`` or ``&#number;`` stands for; an unknown name stays unchanged."""
     text = html.unescape(entity) if entity[1] == "#" else html5.get(entity[1:], entity)
-    if text in "\n\r\t\xa0":
+    if text in "\n\r\t":
         return " "
     return "" if text in MARKS else text

@@ -1,5 +1,6 @@
 """Which token closes which: one loop over the tokens of a page with one stack."""
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
@@ -29,6 +30,22 @@ _INLINE = frozenset([LINK_OPEN, URL_OPEN, VARIANT_OPEN])
 _BRACES = frozenset([TEMPLATE_OPEN, PARAMETER_OPEN])
 _OPENERS = frozenset([LINK_OPEN, URL_OPEN, VARIANT_OPEN, TEMPLATE_OPEN, PARAMETER_OPEN, TABLE_OPEN])
 _OPAQUE = frozenset([RAW_OPEN, COMMENT_OPEN, REFERENCE_OPEN])
+
+
+class ParsedText:
+    """A text split into tokens, and where its constructs end; it is only read by who renders it.
+
+    ``parts`` are texts and tokens in turn; ``spare`` is copied, since rendering uses it up.
+    """
+
+    def __init__(self, text: str, pattern: re.Pattern[str], is_hidden_link: Callable[[str], bool]) -> None:
+        self.parts = pattern.split(text)
+        self.texts = self.parts[0::2]
+        self.tokens = self.parts[1::2]
+        self.kinds = markup.kinds_of(self.tokens)
+        self.generation = markup.generation()
+        self.matches = Matches(self.tokens, self.kinds, lambda at: is_hidden_link(self.texts[at + 1]))
+        self.matches.run()
 
 
 class Matches:
@@ -166,7 +183,7 @@ class Matches:
         return end
 
     def end_of_hidden(self, at: int) -> int | None:
-        """The token before which the element opened at ``at`` ends; elements of its name may stand in it."""
+        """The token before which the element opened at ``at`` ends; elements of its name may nest."""
         name = TAG_NAMES[self.tokens[at]]
         ends = self._hidden.get(name)
         if ends is None:

@@ -1,17 +1,23 @@
 """The rendering loop: tokens of a page to text with marks (`markup`)."""
 
 import re
+from collections import Counter
 from collections.abc import Callable
 
 from pipeline.wikitext import markup
 from pipeline.wikitext.arguments import Argument, CallArguments, split_arguments
 from pipeline.wikitext.markup import (
     ASIDE,
+    BLANKS,
     BRACKET_CLOSE,
     CELL,
+    FORMULA_CLOSE,
+    FORMULA_OPEN,
+    FORMULA_TAGS,
     GAP,
     HOLE,
     LINE,
+    LINE_MARKS,
     LINK_OPEN,
     PARAMETER_OPEN,
     REFERENCE_OPEN,
@@ -21,13 +27,25 @@ from pipeline.wikitext.markup import (
     TEMPLATE_OPEN,
     TEXTS,
 )
-from pipeline.wikitext.matching import Matches
-from pipeline.wikitext.wiki import Wiki
+from pipeline.wikitext.matching import ParsedText
+from pipeline.wikitext.templates.functions import NAMED_FUNCTIONS
+from pipeline.wikitext.templates.rule import Arguments, ModuleCall, PageName, TemplateBody
+from pipeline.wikitext.wiki import FUNCTION, Call, Wiki
 
 _MAX_DEPTH = 40
 """Calls nested deeper than this show nothing."""
-FORMULA = "[formula]"
+MAX_CALLS = 20_000
+"""Templates that are expanded on one page, those that templates call included."""
+MAX_CHARS = 4_000_000
+"""Characters that expansions and their arguments may add up to on one page."""
+_PLACEHOLDER = "[formula]"
 """Stands for a formula when formulas are not kept."""
+_BRACES = frozenset((TEMPLATE_OPEN, PARAMETER_OPEN))
+_LINE_FEEDS = f"\n{SOFT}"
+_MISSING_ARGUMENT = re.compile(r"\{\{\{[^{}]*\}\}\}")
+_TABLE = re.compile(r"(?m)^[ \t:]*\{\||<table\b")
+_TEX_HTML = re.compile(r"<span\b[^<>]*\btexhtml\b")
+"""Begins the body of a template that shows a formula in HTML."""
 _SHOWN_AS_PICTURE = frozenset(("hiero", "score", "maplink"))
 _GAP_SHOWS_AFTER = frozenset(" ([（【「『“„«,;，；、،/" + SOFT)
 _SCHEME = re.compile(r"(?i)(?:https?|ftps?|sftp|git|svn|irc|ssh|telnet|gopher)$")
@@ -36,18 +54,56 @@ _ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]*|#[0-9]+|#[xX][0-9A-Fa-f]+);")
 _VARIANT_RULE = re.compile(r"\s*([A-Za-z][A-Za-z-]*)\s*:\s*([^;]*)(?:;|$)")
 
 
-class Page:
-    """One page in the work: its tokens, the texts between them, and where constructs end."""
+class Expansion:
+    """What the expansion of templates may still cost on one page, and what decided its calls.
 
-    def __init__(self, wikitext: str, wiki: Wiki) -> None:
-        self.parts = wiki.pattern.split(wikitext)
-        self.texts = self.parts[0::2]
-        self.tokens = self.parts[1::2]
-        self.kinds = markup.kinds_of(self.tokens)
+    Templates may call each other without end, or double their text at each level: calls and characters
+    are counted, and a call beyond the limit is a hole.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self.calls_left = MAX_CALLS
+        self.chars_left = MAX_CHARS
+        self.open: list[str] = []
+        """Templates that are being expanded, the outermost first."""
+        self.decided: Counter[str] = Counter()
+        """Calls of the page itself by what decided them."""
+        self.templates: set[str] = set()
+        """Folded names of the templates that were looked up in the table of the wiki."""
+        self.refused = 0
+        """Calls beyond a limit, and calls of a template by itself."""
+
+    def enter(self, name: str) -> bool:
+        """Whether the template ``name`` may be expanded now; the caller then takes it off ``open``."""
+        if name in self.open or len(self.open) >= _MAX_DEPTH or self.calls_left <= 0 or self.chars_left <= 0:
+            self.refused += 1
+            return False
+        self.calls_left -= 1
+        self.open.append(name)
+        return True
+
+    def expanded(self, body: TemplateBody) -> None:
+        """Called with every body that is expanded, for who wants to know."""
+
+    def unknown(self, name: str) -> None:
+        """Called with the name of every template or function within a body that has no text that we know."""
+
+
+class Page:
+    """One page in the work, or the body of a template with the arguments of its call as ``frame``."""
+
+    def __init__(
+        self, parsed: ParsedText, wiki: Wiki, expansion: Expansion, frame: Arguments | None = None
+    ) -> None:
+        self.parts, self.texts, self.tokens = parsed.parts, parsed.texts, parsed.tokens
+        self.kinds = parsed.kinds
         self.wiki = wiki
-        self.matches = Matches(self.tokens, self.kinds, self._is_file_link)
-        self.matches.run()
+        self.matches = parsed.matches
+        self.spare = parsed.matches.spare if frame is None else dict(parsed.matches.spare)
         self.close = self.matches.close
+        self.expansion = expansion
+        self.frame = frame
         self.depth = 0
 
     def text(self) -> str:
@@ -61,7 +117,7 @@ class Page:
 
         ``tail``, if given, takes the place of the text that follows the last one.
         """
-        texts, tokens, kinds, spare = self.texts, self.tokens, self.kinds, self.matches.spare
+        texts, tokens, kinds, spare = self.texts, self.tokens, self.kinds, self.spare
         while at < stop:
             kind = kinds[at]
             if kind <= LINE or kind == TAG_CLOSE:
@@ -126,10 +182,6 @@ class Page:
 
     # --- links ---
 
-    def _is_file_link(self, at: int) -> bool:
-        prefix, colon, rest = self.texts[at + 1].partition(":")
-        return bool(colon) and self.wiki.hides_link(prefix, rest.partition("|")[0])
-
     def _link(self, at: int, stop: int, out: list[str]) -> int:
         """Renders ``[[`` and the text after it; returns the next token to go on with, negated, or ``at``."""
         if len(self.tokens[at]) == 3:
@@ -146,8 +198,8 @@ class Page:
         if end >= stop:
             # Never closed: the brackets go, a target with a label, and one bracket that was meant to close.
             out.append(label if bar else text)
-            if self.matches.spare.get(at + 1) == 1:
-                del self.matches.spare[at + 1]
+            if self.spare.get(at + 1) == 1:
+                del self.spare[at + 1]
             return -(at + 1)
         if bar:
             if not label and end == at + 1:
@@ -160,7 +212,7 @@ class Page:
         return -(at + 1)
 
     def _long_target(self, at: int, end: int, out: list[str]) -> int:
-        """A link whose text holds other tokens: what stands after the first bar, or all of it."""
+        """A link whose text holds other tokens: the text after the first bar, or all of it."""
         place = at + 1
         while place < end:
             is_bar = self.kinds[place] == TEMPLATE_OPEN and self.texts[place + 1].strip() == "!"
@@ -189,7 +241,9 @@ class Page:
             return at
         out[-1] = out[-1][: -len(scheme.group())]
         self._gap(out)
-        out.append(token[len(token.rstrip(".,;:!?)")) :])
+        # As in MediaWiki, an address with an opening bracket may end with a closing one.
+        marks = ".,;:!?" if "(" in token else ".,;:!?)"
+        out.append(token[len(token.rstrip(marks)) :])
         return at
 
     # --- templates ---
@@ -203,31 +257,114 @@ class Page:
         if text is None:
             out.append(HOLE)
         elif text:
-            # A text that begins with a list stands on its own line (MediaWiki: braceSubstitution).
-            out.append("\n" + text if text[0] in markup.LINE_MARKS else text)
+            # A text that begins with a list starts a new line (MediaWiki: braceSubstitution).
+            out.append("\n" + text if text[0] in LINE_MARKS else text)
         else:
             self._gap(out)
         return end
 
     def _call(self, at: int, end: int) -> str | None:
-        rule, colon = self.wiki.rule_of_call(self.texts, self.tokens, at)
-        if rule is None:
+        name = ""
+        if self.kinds[at + 1] in _BRACES and self._name_is_computed(at, end):
+            name = self.argument_text(split_arguments(self.texts, self.kinds, self.close, at, end)[0])
+            call = self._computed_call(name)
+        else:
+            call = self.wiki.call(self.texts, self.tokens, at)
+        if call.template is not None:
+            self.expansion.templates.add(call.template)
+        if self.frame is None and call.decided_by is not FUNCTION:
+            self.expansion.decided[call.decided_by] += 1
+        shown = call.shown
+        if shown is None and self.frame is not None:
+            self.expansion.unknown(name or self.texts[at + 1].partition("|")[0].strip())
+        if shown is None or isinstance(shown, str):
+            return shown
+        if isinstance(shown, PageName):
+            return self._page_name(shown.word)
+        first, *arguments = split_arguments(self.texts, self.kinds, self.close, at, end)
+        if call.colon:
+            arguments.insert(0, first._replace(text=first.text[call.colon :]))
+        if isinstance(shown, ModuleCall):
+            return self._invoke(shown, arguments)
+        unnamed = 0 if not call.colon else 1 if shown in NAMED_FUNCTIONS else len(arguments)
+        given = CallArguments(self.argument_text, first.text.strip(), arguments, unnamed)
+        return self._expand(shown, given) if isinstance(shown, TemplateBody) else shown(given)
+
+    def _name_is_computed(self, at: int, end: int) -> bool:
+        """``{{lang-{{{1}}}|...}}``: the name contains a call or a parameter."""
+        return at + 1 < end and "|" not in self.texts[at + 1] and ":" not in self.texts[at + 1]
+
+    def _computed_call(self, name: str) -> Call:
+        call = self.wiki.call_of(name) if HOLE not in name else Call(None)
+        return call._replace(shown=None) if call.colon else call
+
+    def _expand(self, body: TemplateBody, arguments: Arguments) -> str | None:
+        """The text of a template of the wiki, rendered with the arguments of the call."""
+        expansion = self.expansion
+        if not expansion.enter(body.name):
             return None
-        if isinstance(rule, str):
-            return rule
-        name, *arguments = split_arguments(self.texts, self.kinds, self.close, at, end)
-        if colon:
-            arguments.insert(0, Argument(name.text[colon:], name.start, name.stop, name.tail))
-        return rule(CallArguments(self.argument_text, name.text.strip(), arguments, is_function=bool(colon)))
+        expansion.expanded(body)
+        text = Page(self.wiki.parse_body(body.wikitext), self.wiki, expansion, arguments).text()
+        expansion.open.pop()
+        expansion.chars_left -= len(text)
+        if expansion.chars_left < 0:
+            expansion.refused += 1
+            return None
+        if "{{{" in text:
+            text = _MISSING_ARGUMENT.sub(HOLE, text)
+        shown = text.strip(_LINE_FEEDS)
+        if not shown.strip(BLANKS):
+            # A template that expands to a table separates the paragraphs around it.
+            return "\n" if "\n" in text and _TABLE.search(body.wikitext) else ""
+        start = text.index(shown)
+        if _TEX_HTML.match(body.wikitext):
+            return FORMULA_OPEN + shown + FORMULA_CLOSE
+        before = "\n" if "\n" in text[:start] or shown[0] in LINE_MARKS else ""
+        return before + shown + ("\n" if "\n" in text[start + len(shown) :] else "")
+
+    def _invoke(self, module: ModuleCall, arguments: list[Argument]) -> str | None:
+        """A module has the arguments after its function's name, or else those of the template around it."""
+        own = arguments[2:]
+        if self.frame is not None and not own:
+            return module.rule(self.frame)
+        return module.rule(CallArguments(self.argument_text, "", own))
+
+    def _page_name(self, word: str) -> str | None:
+        title = self.expansion.title
+        if not title:
+            return None
+        if word.startswith(("FULL", "SUBJECT", "ARTICLE")):
+            name = title
+        else:
+            namespace = self.wiki.site.namespace_of_title(title)
+            # Articles have no subpages: "AC/DC" is one name.
+            name = title.partition(":")[2].strip() if namespace else title
+            if namespace and word.startswith("BASE"):
+                name = name.rpartition("/")[0] or name
+            elif namespace and word.startswith("SUB"):
+                name = name.rpartition("/")[2]
+            elif namespace and word.startswith("ROOT"):
+                name = name.partition("/")[0]
+        return name.replace(" ", "_") if word.endswith("NAMEE") else name
 
     def _parameter(self, at: int, stop: int, out: list[str]) -> int:
-        """``{{{name|default}}}``: a page is not called with arguments, so the default is shown."""
+        """``{{{name|default}}}``: an argument of the call; a page is not called, so it shows the default."""
         end = self.close.get(at, stop + 1)
         if end > stop:
             return self._template(at, stop, out)
         arguments = split_arguments(self.texts, self.kinds, self.close, at, end)
-        if len(arguments) > 1:
-            out.append(self.argument_text(arguments[1]))
+        text: str | None = None
+        if self.frame is not None:
+            name = self.argument_text(arguments[0]).strip()
+            text = self.frame.given(name)
+            if text is None and len(arguments) == 1:
+                text = f"{{{{{{{name}}}}}}}"
+        if text is None and len(arguments) > 1:
+            text = self.argument_text(arguments[1])
+        if text and self.expansion.chars_left >= 0:
+            if self.frame is not None:
+                self.expansion.chars_left -= len(text)
+            out.append(text)
         return end
 
     def argument_text(self, argument: "Argument") -> str:
@@ -264,14 +401,16 @@ class Page:
         if end >= stop:
             return at if name in _SHOWN_UNCLOSED else -self._end_of_unclosed(at, stop)
         raw = "".join(self.parts[2 * at + 2 : 2 * end + 1])
-        if name in ("math", "chem", "ce"):
+        if name in FORMULA_TAGS:
             formula = " ".join(_ENTITY.sub(_decode, raw).split())
-            out.append(FORMULA if name == "math" and formula and not self.wiki.keeps_formulas else formula)
+            if name == "math" and formula and not self.wiki.keeps_formulas:
+                formula = _PLACEHOLDER
+            out.append(FORMULA_OPEN + formula + FORMULA_CLOSE)
         elif name in ("nowiki", "pre"):
             lines = _ENTITY.sub(_decode, raw).split("\n")
             out.append(SOFT.join(lines) if name == "nowiki" else "\n".join(lines) + "\n")
         elif name in ("syntaxhighlight", "source") and "\n" not in raw.strip():
-            # Code within a sentence; a listing is no text.
+            # Code within a sentence; a listing is not text.
             out.append(_ENTITY.sub(_decode, raw).strip())
         elif name in _SHOWN_AS_PICTURE:
             out.append(ASIDE)

@@ -4,13 +4,17 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from pipeline.languages import variant_order
-from pipeline.site import CATEGORY, FILE, MEDIA, TEMPLATE, SiteInfo
+from pipeline.text.languages import variant_order
 from pipeline.wikitext import markup
-from pipeline.wikitext.template_rule import Rule
-from pipeline.wikitext.templates import load_rules
+from pipeline.wikitext.matching import ParsedText
+from pipeline.wikitext.python_rules import OverlaidRules, load_python_rules
+from pipeline.wikitext.site import CATEGORY, FILE, MEDIA, TEMPLATE, SiteInfo
+from pipeline.wikitext.templates.rule import ModuleCall, PageName, Shown
+from pipeline.wikitext.templates.rules import TemplateRules, built_in_rules, find_function, user_rules
+from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable, fold_name
+from pipeline.wikitext.wiki_words import PAGE_NAME_WORDS
 
 
 @dataclass(frozen=True)
@@ -21,31 +25,100 @@ class WikitextOptions:
     """Section headings as paragraphs of their own, or left out."""
     lists: Literal["keep", "drop"] = "keep"
     """List items as paragraphs of their own, or left out."""
-    math: Literal["tex", "placeholder"] = "tex"
-    """Formulas as their TeX source, or as ``[formula]``."""
+    math: Literal["inline", "tex", "placeholder"] = "inline"
+    """Formulas as their TeX source, or as ``[formula]``; paragraphs of nothing else only with ``tex``."""
+    back_matter: Literal["keep", "drop"] = "drop"
+    """Sections of references, links and books, or left out with their heading."""
     drop_holed_sentences: bool = True
     """Drop sentences out of which a template of unknown text was cut; False leaves them with the hole."""
     template_rules: str | None = None
     """Path or URI of a YAML file with more template rules (format: pipeline/data/templates.yaml)."""
+    template_functions: str | None = None
+    """Template rules in Python, as package.module:NAME (pipeline.wikitext.python_rules)."""
+
+
+# What decided how a call is shown, in the order in which they are asked.
+USER, LEARNED, BUILT_IN, UNKNOWN, FUNCTION = "user", "learned", "built_in", "unknown", "function"
+
+
+class Call(NamedTuple):
+    """How a call is shown."""
+
+    shown: Shown
+    colon: int = 0
+    """The place after the colon of a parser function, 0 for a template."""
+    decided_by: str = FUNCTION
+    template: str | None = None
+    """Folded name of the template that was looked up in the table of the wiki, if one was."""
+
+
+class Known(NamedTuple):
+    """What is known of a template, as plain values."""
+
+    decided_by: str
+    rule: str = ""
+    """The name of the built-in rule, if that decides."""
+    shown: Shown = None
+    """How the wiki's own template is shown, if that decides."""
 
 
 # A file whose namespace has a name that we do not know.
 _MEDIA_FILE = re.compile(r"(?i)\.(?:jpe?g|png|gif|svg|tiff?|og[gav]|webm|webp|pdf|djvu|mid|mp3|wav|xcf)\s*$")
 _CALL_MODIFIER = re.compile(r"(?i)\s*(?:subst|safesubst|msg|msgnw|raw)\s*:\s*")
+_PAGE_NAMES = frozenset(
+    f"{start}PAGENAME{end}"
+    for start in ("", "FULL", "BASE", "SUB", "ROOT", "SUBJECT", "ARTICLE")
+    for end in ("", "E")
+)
+_NAMESPACE_WORDS = frozenset(["NAMESPACE", "NAMESPACEE", "SUBJECTSPACE", "ARTICLESPACE"])
+# The main namespace has the number 0 and no name.
+_NAMESPACE_NUMBER = "NAMESPACENUMBER"
 _MAX_REMEMBERED = 20_000
+_MAX_BODIES = 4_000
 
 
 class Wiki:
-    """Names, rules and options, with what has been looked up so far."""
+    """Names, rules, templates and options, with what has been looked up so far."""
 
-    def __init__(self, site: SiteInfo, options: WikitextOptions) -> None:
+    def __init__(
+        self, site: SiteInfo, options: WikitextOptions, templates: TemplateTable = NO_TEMPLATES
+    ) -> None:
         self.site = site
+        self.templates = templates
         self.variants = variant_order(site.lang)
+        self.keeps_formulas = options.math != "placeholder"
         self.pattern = markup.token_pattern(bool(self.variants))
-        self.keeps_formulas = options.math == "tex"
-        self._rules = load_rules(site.lang, options.template_rules)
-        self._calls: dict[str, tuple[Rule | str | None, int]] = {}
+        self._user_rules: TemplateRules | OverlaidRules = user_rules(site.lang, options.template_rules)
+        if options.template_functions is not None:
+            self._user_rules = OverlaidRules(load_python_rules(options.template_functions), self._user_rules)
+        self._built_in = built_in_rules(site.lang)
+        self._calls: dict[str, Call] = {}
+        self._bodies: dict[str, ParsedText] = {}
         self._hidden: dict[str, bool] = {}
+
+    def parse(self, wikitext: str) -> ParsedText:
+        """The tokens of a page. May clear the cache of tokens before the page, never within it."""
+        if markup.forget_if_full():
+            self._bodies.clear()
+        return self._parsed(wikitext)
+
+    def parse_body(self, wikitext: str) -> ParsedText:
+        """The tokens of a template's text, remembered."""
+        parsed = self._bodies.get(wikitext)
+        if parsed is None or parsed.generation != markup.generation():
+            parsed = self._parsed(wikitext)
+            if len(self._bodies) >= _MAX_BODIES:
+                self._bodies.clear()
+            self._bodies[wikitext] = parsed
+        return parsed
+
+    def _parsed(self, wikitext: str) -> ParsedText:
+        return ParsedText("\n" + wikitext, self.pattern, self.is_hidden_link)
+
+    def is_hidden_link(self, text: str) -> bool:
+        """Whether the link whose text begins with ``text`` shows nothing."""
+        prefix, colon, rest = text.partition(":")
+        return bool(colon) and self.hides_link(prefix, rest.partition("|")[0])
 
     def hides_link(self, prefix: str, target: str) -> bool:
         """Whether ``[[prefix:...]]`` shows nothing in the text: files, categories, other languages."""
@@ -61,19 +134,18 @@ class Wiki:
             _MEDIA_FILE.search(target) is not None and self.site.namespace_of_prefix(prefix) != MEDIA
         )
 
-    def rule_of_call(
-        self, texts: Sequence[str], tokens: Sequence[str], opening: int
-    ) -> tuple[Rule | str | None, int]:
-        """How the call that token ``opening`` begins is shown: a rule, a fixed text, or None for a hole.
-
-        The second value is the place after the colon of a parser function, 0 for a template.
-        """
+    def call(self, texts: Sequence[str], tokens: Sequence[str], opening: int) -> Call:
+        """How the call that token ``opening`` begins is shown."""
         raw = texts[opening + 1].partition("|")[0]
         if not raw.strip() and opening + 1 < len(tokens) and tokens[opening + 1][0] == "\n":
             # "{{", a line feed, "#if:": the line feed and '#' are one token; or the name on its own line.
             raw = tokens[opening + 1].strip() + texts[opening + 2].partition("|")[0]
-            rule, colon = self._look_up(raw)
-            return (rule, 0) if not colon else (None, 0)
+            found = self.call_of(raw)
+            return found._replace(shown=None, colon=0) if found.colon else found
+        return self.call_of(raw)
+
+    def call_of(self, raw: str) -> Call:
+        """The rendering of a call with ``raw`` before the first bar."""
         known = self._calls.get(raw)
         if known is None:
             known = self._look_up(raw)
@@ -81,29 +153,78 @@ class Wiki:
                 self._calls[raw] = known
         return known
 
-    def _look_up(self, raw: str) -> tuple[Rule | str | None, int]:
+    def _look_up(self, raw: str) -> Call:
         modifier = _CALL_MODIFIER.match(raw)
         skipped = modifier.end() if modifier else 0
-        name = " ".join(raw[skipped:].replace("_", " ").split()).lower()
+        name = " ".join(raw[skipped:].replace("_", " ").split())
         head, colon, rest = name.partition(":")
         if colon:
-            function = self._rules.find_function(head.strip())
+            place = skipped + raw[skipped:].index(":") + 1
+            head, rest = head.strip(), rest.strip()
+            if head.lower() == "#invoke":
+                rule = self._module_rule(rest)
+                return Call(rule, place if rule is not None else 0)
+            function = find_function(head.lower())
             if function is not None:
-                return self._fixed(function), skipped + raw[skipped:].index(":") + 1
+                return Call(_fixed(function), place)
+            if head in PAGE_NAME_WORDS or head in _PAGE_NAMES:
+                return Call(lambda arguments: arguments.get("1"), place)
             if self.site.namespace_of_prefix(head) == TEMPLATE:
-                name = rest.strip()
-            elif raw[skipped:].partition(":")[0].strip().isupper():
+                name = rest
+            elif head.isupper():
                 # {{DEFAULTSORT:...}} and its kin in the wiki's own language.
-                return "", 0
-        return self._fixed(self._rules.find(name)), 0
+                return Call("")
+        elif (variable := self._variable(name)) is not None:
+            return Call(variable)
+        return self._template(name)
 
-    @staticmethod
-    def _fixed(rule: Rule) -> Rule | str | None:
-        """Rules that look at no argument are told apart, so that none is split."""
-        return getattr(rule, "fixed", rule)
+    def _variable(self, name: str) -> Shown:
+        """What a magic word without arguments shows; None where ``name`` is none."""
+        word = PAGE_NAME_WORDS.get(name, name)
+        if word in _PAGE_NAMES:
+            return PageName(word)
+        if word in _NAMESPACE_WORDS:
+            return ""
+        return "0" if word == _NAMESPACE_NUMBER else None
+
+    def _template(self, name: str) -> Call:
+        """The user's rules go first, then what was learned for sure, hand-made rules and what is likely."""
+        folded = name.lower()
+        rule = self._user_rules.find(folded)
+        if rule is not None:
+            return Call(_fixed(rule), 0, USER)
+        template = fold_name(name)
+        known = self.known_of(template)
+        shown = _fixed(self._built_in.find(known.rule)) if known.decided_by == BUILT_IN else known.shown
+        return Call(shown, 0, known.decided_by, template)
+
+    def known_of(self, template: str) -> Known:
+        """What the table of the wiki and the built-in rules know of a template by its folded name."""
+        entry = self.templates.find(template)
+        if entry is not None and entry.sure:
+            return Known(LEARNED, shown=entry.shown)
+        for alias in (template.lower(), *map(str.lower, self.templates.names_of(template))):
+            if self._built_in.find(alias) is not None:
+                return Known(BUILT_IN, rule=alias)
+        if entry is not None and entry.shown is not None:
+            return Known(LEARNED, shown=entry.shown)
+        return Known(UNKNOWN)
+
+    def _module_rule(self, name: str) -> ModuleCall | str | None:
+        module = f"#invoke:{name.lower()}"
+        rule = self._user_rules.find(module) or self._built_in.find(module)
+        if rule is None:
+            return None
+        fixed = getattr(rule, "fixed", rule)
+        return fixed if fixed is None or isinstance(fixed, str) else ModuleCall(rule)
+
+
+def _fixed(rule: Shown) -> Shown:
+    """Rules that look at no argument are given as their text, so that no argument is split."""
+    return getattr(rule, "fixed", rule)
 
 
 @lru_cache(maxsize=512)
-def wiki_of(site: SiteInfo, options: WikitextOptions) -> Wiki:
+def wiki_of(site: SiteInfo, options: WikitextOptions, templates: TemplateTable = NO_TEMPLATES) -> Wiki:
     """The shared state of a wiki. Raises ConfigError when the user's rules are missing or wrong."""
-    return Wiki(site, options)
+    return Wiki(site, options, templates)

@@ -1,4 +1,4 @@
-"""Which single characters a vocabulary holds, so that every script keeps its letters."""
+"""Chooses the single characters of a vocabulary, so that every script keeps its letters."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -7,53 +7,53 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline import scripts
+from pipeline.text import scripts
 from pipeline.wordpiece.basic_tokenization import code_points
 from schemas.errors import ConfigError
 from schemas.vocabulary import CONTINUATION
 
-# Letters of an alphabet that are rarer than this among its letters may be left out.
+# Share of an alphabet's letters that must have a subword.
 _ALPHABET_COVERAGE = 0.99999
-# Rare letters and ideographs may fill this share of the vocabulary.
+# Share of the free places that rare letters and ideographs may fill.
 _ALPHABET_SHARE = 0.5
-# Words that are worked on at a time, for bounded memory.
+# Words per batch, for bounded memory.
 _WORDS_AT_ONCE = 100_000
 _CODE_POINTS = 0x110000
 
 
 class VocabularyError(ConfigError):
-    """No vocabulary of the size asked for can be made of these words."""
+    """These words cannot make a vocabulary of the requested size."""
 
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The single characters of a vocabulary, as pieces that open a word and that go on in one."""
+    """The single characters of a vocabulary, as subwords that start a word and that continue one."""
 
     pieces: list[str]
-    # The characters left out with their counts, the most frequent first, and the forms they would have.
+    # The omitted characters with their counts, the most frequent first, and the forms they would have.
     rest: list[tuple[str, int]]
     rest_forms: dict[str, list[str]]
     total: int
 
     @property
     def left_out_share(self) -> float:
-        """The share of all characters of the text that have no piece."""
+        """Share of all characters of the text without a subword."""
         return sum(count for _, count in self.rest) / max(self.total, 1)
 
     def widened(self, places: int) -> "Alphabet":
-        """With the most frequent of the rest that fit in so many places."""
-        pieces, taken = list(self.pieces), 0
+        """With the most frequent of the rest that fit into ``places`` more places."""
+        pieces, added = list(self.pieces), 0
         for char, _ in self.rest:
             forms = self.rest_forms[char]
             if len(forms) > places:
                 break
             pieces += forms
             places -= len(forms)
-            taken += 1
-        return Alphabet(sorted(pieces, key=_piece_order), self.rest[taken:], self.rest_forms, self.total)
+            added += 1
+        return Alphabet(sorted(pieces, key=_piece_order), self.rest[added:], self.rest_forms, self.total)
 
     def covers(self, words: pa.StringArray) -> npt.NDArray[np.bool_]:
-        """Which of the words can be written with these pieces."""
+        """[words] whether each word can be written with these characters."""
         opening, inner = np.zeros((2, _CODE_POINTS), bool)
         opening[[ord(piece) for piece in self.pieces if len(piece) == 1]] = True
         inner[[ord(piece[-1]) for piece in self.pieces if _goes_on(piece)]] = True
@@ -69,24 +69,25 @@ class Alphabet:
 
 
 def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
-    """Which characters of these WORD_COUNTS become pieces of their own.
+    """Which characters of these WORD_COUNTS become subwords of their own.
 
-    1. Of every alphabet that occurs (Latin, Devanagari, Thai, ...), the most frequent letters that
-       make up 99.999 % of its letters, always, both as opening and as inner piece where words go on.
-    2. All other characters (rarer letters, ideographs, syllables, signs), the most frequent first,
-       while the alphabet fills no more than half of the free places.
+    1. Of every alphabet that occurs (Latin, Devanagari, Thai ...), the most frequent letters that make up
+       99.999% of its letters, always. A letter that continues words also becomes an inner subword.
+    2. All other characters (rarer letters, ideographs, syllables, signs), the most frequent first, until the
+       alphabet fills half of the free places.
 
-    Equal counts are settled by code point. Raises VocabularyError when rule 1 alone does not fit.
+    Code points break ties between equal counts. Raises VocabularyError when rule 1 alone does not fit.
     """
     both, inner = _count_characters(words)
     needed = _letters_needed(both)
-    # A letter may open a word later even if it never did here; a sign that stands alone stays so.
+    # A letter may start a word later even if it never did here. A character that is a word by itself stays
+    # one.
     forms = {char: [char, CONTINUATION + char] if char in inner else [char] for char in both}
     pieces = [piece for char in needed for piece in forms[char]]
     if len(pieces) > free:
         raise VocabularyError(
-            f"vocabulary.size {size}: the alphabets of these texts alone need {len(pieces)} pieces, "
-            f"and {max(free, 0)} are left beside the special tokens and unused slots"
+            f"vocabulary.size {size}: the alphabets of these texts alone need {len(pieces)} subwords, but "
+            f"only {max(free, 0)} are left besides the special tokens and unused slots"
         )
     chosen = set(needed)
     rest = sorted(((c, n) for c, n in both.items() if c not in chosen), key=lambda item: (-item[1], item[0]))
@@ -95,7 +96,7 @@ def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
 
 
 def _count_characters(words: pa.Table) -> tuple[Counter[str], set[str]]:
-    """How often each character occurs, and which ones occur inside a word."""
+    """How often each character occurs, and which characters occur inside a word."""
     total = np.zeros(_CODE_POINTS, np.int64)
     inside = np.zeros(_CODE_POINTS, bool)
     for batch in words.to_batches(_WORDS_AT_ONCE):
@@ -111,12 +112,12 @@ def _count_characters(words: pa.Table) -> tuple[Counter[str], set[str]]:
 
 
 def _goes_on(piece: str) -> bool:
-    """Whether it is a single character inside a word."""
+    """Whether the subword is a single character inside a word."""
     return len(piece) == len(CONTINUATION) + 1 and piece.startswith(CONTINUATION)
 
 
 def _piece_order(piece: str) -> tuple[bool, str]:
-    """Opening pieces first, each kind by code point."""
+    """Subwords that start a word first, each kind by code point."""
     return piece.startswith(CONTINUATION) and piece != CONTINUATION, piece
 
 

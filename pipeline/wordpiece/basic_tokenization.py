@@ -1,8 +1,8 @@
-"""BERT's basic tokenization over whole Arrow arrays: clean, fold case, and cut text into words.
+"""BERT's basic tokenization over whole Arrow arrays: clean, fold case, and split text into words.
 
-The text of a whole batch goes through the tables of `character_table` in NumPy. Those hold the answers of
-the `tokenizers` library, so the words are those of BertTokenizerFast by construction, for whatever
-Unicode version that library has.
+NumPy looks up the text of a whole batch in the tables of `character_table`. These have the results of the
+`tokenizers` library, so the words are those of BertTokenizerFast by construction, in the library's Unicode
+version.
 """
 
 import re
@@ -15,13 +15,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.wordpiece.character_table import ALONE, LETTER, CharacterTable
-from pipeline.wordpiece.composition import Codes, Int64
+from pipeline.wordpiece.composition import Codes
+from schemas.arrays import I32, I64
 
-Int32 = npt.NDArray[np.int32]
-
-# Text whose distinct words are looked at together.
+# Text whose distinct words are encoded together.
 CHUNK_BYTES = 1 << 21
-# Text that is cut at a time: small enough for the arrays, of 8 bytes a character, to stay in the caches.
+# Text that is split at a time, so that the arrays of 8 bytes a character stay in the CPU caches.
 SLICE_BYTES = 1 << 17
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -29,22 +28,21 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a run of sentences, in order.
+    """The words of consecutive sentences, in order.
 
-    Word i is the single character ``chars[...]`` where ``is_char[i]``, else the entry of
-    ``dictionary`` that the next of ``indices`` names. Sentence s has the words
-    ``sentence_offsets[s]`` to ``sentence_offsets[s + 1]``.
+    Word i is the next of ``chars`` if ``is_char[i]``, otherwise the entry of ``dictionary`` at the next of
+    ``indices``. Sentence s has the words ``sentence_offsets[s]`` to ``sentence_offsets[s + 1]``.
     """
 
     is_char: npt.NDArray[np.bool_]
     chars: Codes
-    indices: Int32
+    indices: I32
     dictionary: pa.StringArray
-    sentence_offsets: Int64
+    sentence_offsets: I64
 
 
 def as_array(sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> pa.Array:
-    """The sentences as one Arrow array of strings; lone surrogates become U+FFFD."""
+    """The sentences as one Arrow array of strings. Lone surrogates become U+FFFD."""
     if isinstance(sentences, pa.ChunkedArray):
         sentences = sentences.combine_chunks()
     if isinstance(sentences, pa.Array):
@@ -54,7 +52,7 @@ def as_array(sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> pa.Array:
 
 
 def chunks(sentences: pa.Array, size: int = CHUNK_BYTES) -> Iterator[pa.Array]:
-    """Slices of about ``size`` bytes; a longer sentence makes a slice of its own."""
+    """Slices of about ``size`` bytes. A longer sentence gets its own slice."""
     ends = np.cumsum(pc.fill_null(pc.binary_length(sentences), 0).to_numpy(), dtype=np.int64)
     begin = 0
     while begin < len(sentences):
@@ -66,19 +64,19 @@ def chunks(sentences: pa.Array, size: int = CHUNK_BYTES) -> Iterator[pa.Array]:
 
 @dataclass(frozen=True)
 class Spans:
-    """Text cut into words in place: what `split_words` gathers and shingling hashes."""
+    """Text with the places of its words, for `split_words` and for shingling."""
 
     codes: Codes
-    # Which characters belong to words of several; the others stand alone or are spaces.
+    # Which characters are letters of words; the others are words by themselves or spaces.
     letters: npt.NDArray[np.bool_]
-    # Where each word begins, and which of the words are single characters by themselves.
-    starts: Int64
+    # Where each word starts, and which words are single characters by themselves.
+    starts: I64
     is_char: npt.NDArray[np.bool_]
-    sentence_offsets: Int64
+    sentence_offsets: I64
 
 
 def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
-    """Where the words of a slice of sentences are; nulls count as empty sentences."""
+    """The places of the words in a slice of sentences. Nulls count as empty sentences."""
     codes, kinds, bounds = table.apply(*code_points(sentences))
     letters = kinds == LETTER
     opens = letters.copy()
@@ -92,13 +90,13 @@ def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
 
 
 def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
-    """Cuts a slice of sentences into words; nulls count as empty sentences."""
+    """Splits a slice of sentences into words. Nulls count as empty sentences."""
     raws: list[bytes] = []
-    begins, offsets = list[Int64](), list[Int64]()
+    begins, offsets = list[I64](), list[I64]()
     is_char, chars = [np.zeros(0, bool)], [np.zeros(0, np.uint8)]
     for part in chunks(sentences, SLICE_BYTES):
         spans = word_spans(part, table)
-        # Where each run of letters begins among the letters alone.
+        # Where each run of letters starts among the letters alone.
         runs = np.compress(~spans.is_char, spans.starts)
         before_runs = np.cumsum(spans.letters, dtype=np.int32).take(runs) - 1
         raw, begin = _raw_words(np.compress(spans.letters, spans.codes), before_runs)
@@ -117,15 +115,15 @@ def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
     )
 
 
-def _strung(offsets: Sequence[Int64]) -> Int64:
-    """The offsets of several parts, each from 0 to the part's size, as those of the whole."""
+def _strung(offsets: Sequence[I64]) -> I64:
+    """The offsets of several parts, each from 0 to the part's size, as offsets into the whole."""
     ends = np.cumsum([0, *(part[-1] for part in offsets)])
     moved = [part[1:] + before for part, before in zip(offsets, ends[:-1], strict=True)]
     return np.concatenate((np.zeros(1, np.int64), *moved))
 
 
-def code_points(sentences: pa.Array) -> tuple[str, Codes, Int64]:
-    """The text of all sentences, its code points, and the n + 1 places where the sentences part."""
+def code_points(sentences: pa.Array) -> tuple[str, Codes, I64]:
+    """The text of all n sentences, its code points, and the n + 1 offsets of the sentences."""
     sentences = pc.fill_null(sentences, "") if sentences.null_count else sentences
     text = _joined(sentences)
     plain = text.isascii()
@@ -147,19 +145,19 @@ def _joined(sentences: pa.Array) -> str:
     return str(memoryview(data)[begin:end], "utf-8") if end > begin else ""
 
 
-def _raw_words(letters: Codes, starts: Int32) -> tuple[bytes, Int64]:
-    """The runs of ``letters`` that begin at ``starts`` as UTF-8, and the byte where each begins."""
+def _raw_words(letters: Codes, starts: I32) -> tuple[bytes, I64]:
+    """The runs of ``letters`` that start at ``starts`` as UTF-8, and the byte at which each starts."""
     if letters.dtype == np.uint8:
         return letters.tobytes(), starts.astype(np.int64)
     raw = letters.tobytes().decode("utf-32-le").encode()
     if len(raw) == len(letters):
         return raw, starts.astype(np.int64)
-    # Bytes 10xxxxxx go on with a character, all others begin one.
+    # Bytes 10xxxxxx continue a character; all others start one.
     return raw, np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80).take(starts)
 
 
-def _word_array(raws: Sequence[bytes], begins: Sequence[Int64]) -> pa.StringArray:
-    """The words of several parts, which follow each other without a gap."""
+def _word_array(raws: Sequence[bytes], begins: Sequence[I64]) -> pa.StringArray:
+    """The words of several parts, without gaps between them."""
     ends = np.cumsum([0, *map(len, raws)])
     moved = [part + before for part, before in zip(begins, ends[:-1], strict=True)]
     offsets = np.concatenate((*moved, ends[-1:])).astype(np.int32)
@@ -167,7 +165,7 @@ def _word_array(raws: Sequence[bytes], begins: Sequence[Int64]) -> pa.StringArra
 
 
 def words_of(text: str, table: CharacterTable) -> list[str]:
-    """The words of one text; for looking at, not for bulk."""
+    """The words of one text. For inspection, not for bulk."""
     words = split_words(as_array([text]), table)
     chars, entries = iter(words.chars.tolist()), iter(words.indices.tolist())
     names: Sequence[str] = words.dictionary.to_pylist()

@@ -1,7 +1,7 @@
-"""What BERT's basic tokenizer makes of every character, as tables that whole texts go through in NumPy.
+"""What BERT's basic tokenizer does to each character, as tables in which NumPy looks up whole texts.
 
-The `tokenizers` library's own BertNormalizer and BertPreTokenizer are asked once what every code point
-becomes; they know no context beyond the single character once text is in NFC.
+The tables are computed once: the `tokenizers` library's own BertNormalizer and BertPreTokenizer process every
+code point. For text in NFC their results depend on no context beyond the single character.
 """
 
 import unicodedata
@@ -18,21 +18,20 @@ from pipeline.wordpiece.composition import (
     COMBINES,
     COMPOSES,
     Codes,
-    Int64,
     compose_at,
     composition_hints,
     places_to_compose,
 )
+from schemas.arrays import I64, Flags
 from schemas.scripts import codes_without_spaces
 
 Points = npt.NDArray[np.uint32]
-Flags = npt.NDArray[np.bool_]
 Accents = Literal["keep", "strip", "strip_letters"]
 
 LETTER, ALONE, SPACE, DROPPED, LONGER = range(5)
-# Beside the class stand the two hints for NFC.
+# The bits of the class; the other two bits are hints for NFC.
 _CLASS_BITS = 0x3F
-# Nothing is folded to this Runic letter, and it is folded to nothing else: it parts the answers.
+# A Runic letter that nothing else folds to and that folds to itself: it separates the results.
 _SENTINEL = "\u16a0"
 # Planes 4 to 13 have no characters; they behave like letters.
 _PLANES = (0, 1, 2, 3, 14, 15, 16)
@@ -41,16 +40,15 @@ _LETTER_MARKS = "[\u0300-\u036f\u0483-\u0487\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u2
 
 
 def default_accents(cased: bool) -> Accents:
-    """What BERT does: accents stay in cased text and go together with the case in uncased text."""
+    """BERT's rule: cased text keeps accents, uncased text loses them."""
     return "keep" if cased else "strip"
 
 
 def normalizer_for(cased: bool, accents: Accents) -> Any:
-    """The `tokenizers` normalizer of these rules, as it is written into tokenizer.json.
+    """The `tokenizers` normalizer for these rules, as in tokenizer.json.
 
-    ``strip`` drops every non-spacing mark, as BERT's uncased models do, which costs Devanagari, Thai
-    and others their vowel signs; ``strip_letters`` drops the diacritics of Latin, Greek and Cyrillic
-    only.
+    ``strip`` removes every non-spacing mark, as BERT's uncased models do, which costs Devanagari, Thai and
+    others their vowel signs. ``strip_letters`` removes only the diacritics of Latin, Greek and Cyrillic.
     """
     if accents != "strip_letters":
         bert = normalizers.BertNormalizer(
@@ -67,17 +65,17 @@ def normalizer_for(cased: bool, accents: Accents) -> Any:
 
 @dataclass(frozen=True)
 class CharacterTable:
-    """What each code point becomes: its class with hints for NFC, and the character it is folded to."""
+    """The class of each code point with hints for NFC, and the character it is folded to."""
 
     kind: npt.NDArray[np.uint8]
-    # None when every character stays as it is. What becomes several letters, of class LONGER, is the number
-    # of its entry beyond the code points: how many letters, and the first of them, the second and so on.
+    # None when no character changes. A character that becomes several letters (class LONGER) has CODE_POINTS
+    # plus the number of its entry in longer_counts and in longer_letters (its first letter, its second ...).
     folded: npt.NDArray[np.uint32] | None
     longer_counts: npt.NDArray[np.uint8]
     longer_letters: list[npt.NDArray[np.uint32]]
 
-    def apply(self, text: str, codes: Codes, bounds: Int64) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
-        """What a text becomes: its characters, their classes, and where its sentences then part."""
+    def apply(self, text: str, codes: Codes, bounds: I64) -> tuple[Codes, npt.NDArray[np.uint8], I64]:
+        """The resulting characters of a text, their classes, and the offsets of its sentences."""
         places = codes.astype(np.intp)
         kinds = self.kind.take(places, mode="clip")
         hints = kinds >= COMBINES
@@ -101,13 +99,13 @@ class CharacterTable:
         return codes, kinds, bounds
 
     def _expand(
-        self, codes: Codes, kinds: npt.NDArray[np.uint8], bounds: Int64
-    ) -> tuple[Codes, npt.NDArray[np.uint8], Int64]:
-        """Puts the several letters of the LONGER characters in their place."""
+        self, codes: Codes, kinds: npt.NDArray[np.uint8], bounds: I64
+    ) -> tuple[Codes, npt.NDArray[np.uint8], I64]:
+        """Replaces the LONGER characters by their letters."""
         at = np.flatnonzero(kinds == LONGER)
         entries = codes[at].astype(np.int64) - CODE_POINTS
         counts = self.longer_counts.take(entries)
-        # Where each character begins then, and the last one ends.
+        # Where each character starts afterwards, and the end of the last one.
         begins = np.ones(len(codes) + 1, np.int64)
         begins[0] = 0
         begins[at + 1] = counts
@@ -124,8 +122,8 @@ class CharacterTable:
         return out, spread, begins[bounds]
 
 
-def _without(values: npt.NDArray[Any], places: Int64) -> npt.NDArray[Any]:
-    """The values but those at the places; where they are few, what lies between is copied whole."""
+def _without(values: npt.NDArray[Any], places: I64) -> npt.NDArray[Any]:
+    """The values except those at ``places``. If these are few, the ranges between them are copied whole."""
     if len(places) > len(values) >> 8:
         return np.delete(values, places)
     begins = [0, *(places + 1).tolist()]
@@ -135,7 +133,7 @@ def _without(values: npt.NDArray[Any], places: Int64) -> npt.NDArray[Any]:
 
 @cache
 def character_table(cased: bool, accents: Accents) -> CharacterTable:
-    """The table of these rules. Takes a fraction of a second; made once in a process."""
+    """The table for these rules. It takes a fraction of a second and is cached."""
     codes = _probe_codes()
     points, begins, ends = _answers(normalizer_for(cased, accents), codes)
     given = ends - begins
@@ -160,17 +158,18 @@ def character_table(cased: bool, accents: Accents) -> CharacterTable:
     return CharacterTable(kind, None if stays else folded, sizes[longer].astype(np.uint8), letters)
 
 
-def _probe_codes() -> Int64:
-    """All code points that are asked about."""
-    codes: Int64 = np.concatenate([np.arange(plane << 16, (plane + 1) << 16) for plane in _PLANES])
+def _probe_codes() -> I64:
+    """All code points to process."""
+    codes: I64 = np.concatenate([np.arange(plane << 16, (plane + 1) << 16) for plane in _PLANES])
     return np.compress(((codes < 0xD800) | (codes >= 0xE000)) & (codes != ord(_SENTINEL)), codes)
 
 
-def _answers(normalizer: Any, codes: Int64) -> tuple[Points, Int64, Int64]:
-    """The characters of all answers, and where the answer for each code point begins and ends.
+def _answers(normalizer: Any, codes: I64) -> tuple[Points, I64, I64]:
+    """The characters of all results, and where the result for each code point starts and ends.
 
-    Whole rows of 256 characters are asked at once, where NFC knows of none of them: all are dropped, or stay,
-    or stand apart in most. Only the others are asked one by one.
+    Rows of 256 characters that NFC does not change are processed at once: in most rows all characters are
+    removed, stay the same, or are surrounded by spaces. Only the other rows are processed character by
+    character.
     """
     rows = np.split(codes, np.flatnonzero(np.diff(codes >> 8)) + 1)
     hints = composition_hints()
@@ -189,8 +188,8 @@ def _answers(normalizer: Any, codes: Int64) -> tuple[Points, Int64, Int64]:
     return np.concatenate((points, more)), begins[codes], ends[codes]
 
 
-def _width(answer: Points, row: Int64) -> int | None:
-    """How many characters the answer has for each one of the row, if plainly as many for all."""
+def _width(answer: Points, row: I64) -> int | None:
+    """How many characters the result has for each character of the row; None when it differs."""
     if not len(answer):
         return 0
     if np.array_equal(answer, row):
@@ -200,8 +199,8 @@ def _width(answer: Points, row: Int64) -> int | None:
     return 3 if np.array_equal(answer, apart.ravel()) else None
 
 
-def _asked(normalizer: Any, codes: Int64, firsts: Int64) -> tuple[Points, Int64, Int64]:
-    """What the normalizer says of runs of code points; the characters, where each answer begins and ends."""
+def _asked(normalizer: Any, codes: I64, firsts: I64) -> tuple[Points, I64, I64]:
+    """The normalizer's results for runs of code points, and where each result starts and ends."""
     text = np.insert(codes, firsts, ord(_SENTINEL)).astype(np.uint32)
     answered = normalizer.normalize_str(text.tobytes().decode("utf-32-le"))
     points = np.frombuffer(answered.encode("utf-32-le"), np.uint32)
@@ -209,8 +208,8 @@ def _asked(normalizer: Any, codes: Int64, firsts: Int64) -> tuple[Points, Int64,
     return points, parts + 1, np.append(parts[1:], len(points))
 
 
-def _stripped(points: Points, begins: Int64, ends: Int64) -> tuple[Int64, Int64]:
-    """The stretches without the spaces at their ends."""
+def _stripped(points: Points, begins: I64, ends: I64) -> tuple[I64, I64]:
+    """The ranges without the spaces at their ends."""
     spaces = np.append(points == ord(" "), False)
     while (leading := (begins < ends) & spaces[begins]).any():
         begins = begins + leading
@@ -220,12 +219,13 @@ def _stripped(points: Points, begins: Int64, ends: Int64) -> tuple[Int64, Int64]
 
 
 def _isolated(points: Points) -> Flags:
-    """Which of the characters BERT's pre-tokenizer makes tokens of their own."""
+    """[points] whether BERT's pre-tokenizer makes each character a separate token."""
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     met = np.zeros(CODE_POINTS, bool)
     met[points] = True
     distinct = np.flatnonzero(met).astype(np.uint32).tobytes().decode("utf-32-le")
-    # What is no token by itself mostly has neighbours of its kind. The few others are asked between letters.
+    # A character that is not a token by itself mostly has neighbors of its kind. The few others are tested
+    # between letters.
     single = sorted({piece for piece, _ in split(distinct) if len(piece) == 1} - {"a"})
     pieces = {piece for piece, _ in split("a" + "a".join(single)) if len(piece) == 1} - {"a"}
     alone = np.zeros(CODE_POINTS, bool)
@@ -235,8 +235,10 @@ def _isolated(points: Points) -> Flags:
 
 @cache
 def prose_table() -> CharacterTable:
-    """For comparing texts: lower case, no diacritics, no punctuation; signs of scripts without
-    spaces between words are words of their own. What is no part of a word is folded to NUL.
+    """The table for comparing texts: lower case, without diacritics and punctuation.
+
+    Characters of scripts without spaces between words are words by themselves. Characters outside words
+    become NUL.
     """
     base = character_table(False, "strip_letters")
     classes, hints = base.kind & _CLASS_BITS, base.kind & (COMBINES | COMPOSES)

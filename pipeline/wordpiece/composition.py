@@ -1,4 +1,4 @@
-"""Canonical composition (NFC) of text as arrays of code points: where it is needed, and done there."""
+"""Canonical composition (NFC) of text as arrays of code points, only where the text is not in NFC."""
 
 import unicodedata
 from functools import cache
@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Int64 = npt.NDArray[np.int64]
+from schemas.arrays import I64
+
 # uint8 for text that is all ASCII, else uint32.
 Codes = npt.NDArray[Any]
 
 CODE_POINTS = 0x110000
-# NFC may put the character in another order, may change it or what stands before it.
+# NFC may reorder the character (COMBINES), or may change it or the character before it (COMPOSES).
 COMBINES, COMPOSES = 0x40, 0x80
 _CODE_BITS, _CODE_MASK = 21, 0x1FFFFF
 
 
-def places_to_compose(text: str, codes: Codes, suspects: Int64) -> Int64:
-    """Those of the suspect places where the text is not in NFC, or may not be.
+def places_to_compose(text: str, codes: Codes, suspects: I64) -> I64:
+    """The suspect places at which the text is not in NFC.
 
-    Whether it is depends on what stands between a place and the last starter before it. That is mostly
-    one character or two, so the distinct pairs are asked, then triples; longer runs of marks one by one.
+    This depends on the characters between a place and the last starter before it. These are mostly one or two
+    characters, so distinct pairs are tested first, then triples, and longer runs of marks one by one.
     """
     changing = [suspects[:0]]
     for length in (2, 3):
@@ -39,7 +40,7 @@ def places_to_compose(text: str, codes: Codes, suspects: Int64) -> Int64:
 
 @cache
 def _run_changes(packed: int, length: int) -> bool | None:
-    """Whether NFC changes these characters; None when they do not reach back to a starter."""
+    """Whether NFC changes these characters; None when they do not start with a starter."""
     codes = [packed >> (_CODE_BITS * back) & _CODE_MASK for back in reversed(range(length))]
     if unicodedata.combining(chr(codes[0])):
         return None
@@ -53,11 +54,8 @@ def _is_composed(text: str, place: int) -> bool:
     return unicodedata.is_normalized("NFC", text[max(begin - 1, 0) : place + 1])
 
 
-def compose_at(text: str, bounds: Int64, places: Int64) -> tuple[Codes, Int64]:
-    """The text in NFC; only the sentences of these places are looked at.
-
-    `unicodedata.is_normalized` on the whole text would be much slower where it must look twice.
-    """
+def compose_at(text: str, bounds: I64, places: I64) -> tuple[Codes, I64]:
+    """The text in NFC. Only the sentences with these places are normalized, which is much faster."""
     lengths = np.diff(bounds)
     parts, done = [], 0
     for number in np.unique(np.searchsorted(bounds, places, side="right") - 1).tolist():
@@ -73,7 +71,7 @@ def compose_at(text: str, bounds: Int64, places: Int64) -> tuple[Codes, Int64]:
 
 @cache
 def composition_hints() -> npt.NDArray[np.uint8]:
-    """Which code points NFC may change, alone or after another, or may put in another order."""
+    """Which code points NFC may change, alone or after another one, or may reorder."""
     hints = np.zeros(CODE_POINTS, np.uint8)
     # The vowels and final consonants of Hangul compose by arithmetic, not by table.
     hints[0x1161:0x1176] = hints[0x11A8:0x11C3] = COMPOSES

@@ -1,28 +1,27 @@
-"""Which words a limit must spare, so that no letter is lost: one with each that only left-out words have.
+"""Which words a limit must spare so that no letter is lost: one for each letter that only omitted words have.
 
-A letter that opens a word and one that goes on in it are two forms, since a vocabulary has a piece for each.
+A letter at the start of a word and one inside it are two forms, since a vocabulary has a subword for each.
 """
 
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.word_order import order_by_hash
 from pipeline.wordpiece.basic_tokenization import code_points
-
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from pipeline.wordpiece.tie_breaking import order_by_hash
+from schemas.arrays import I64, Flags
 
 _CODE_POINTS = 0x110000
-# Words that are worked on at a time, for bounded memory.
+# Words per batch, for bounded memory.
 _WORDS_AT_ONCE = 100_000
 
 
 def letters_of(tables: Iterable[pa.Table]) -> Flags:
-    """Of each form of a letter (openings, then inner ones) whether a word of the tables has it."""
+    """[forms] whether a word of the tables has each form of a letter: all starting forms, then all inner
+    forms.
+    """
     seen = np.zeros(2 * _CODE_POINTS, bool)
     for table in tables:
         for forms, _ in _forms(table.select(["word"])):
@@ -30,10 +29,11 @@ def letters_of(tables: Iterable[pa.Table]) -> Flags:
     return seen
 
 
-def letter_carriers(words: pa.Table, seen: Flags) -> Int64:
-    """The rows, ascending, that are needed for those letters of ``words`` (word, count) not in ``seen``.
+def letter_carriers(words: pa.Table, seen: Flags) -> I64:
+    """The rows of ``words`` (word, count), ascending, that are needed for its letters that are not in
+    ``seen``.
 
-    For each it is the most frequent word with it; among equally frequent ones a hash decides.
+    For each letter this is the most frequent word with it. A hash breaks ties.
     """
     found = [np.zeros((2, 0), np.int64)]
     for forms, rows in _forms(words.select(["word"])):
@@ -58,8 +58,8 @@ def needed_spares(kept: Iterable[pa.Table], spared: pa.Table) -> pa.Table:
     return spared.filter(pc.is_in(spared["word"], value_set=chosen))
 
 
-def _forms(words: pa.Table) -> Iterator[tuple[Int64, Int64]]:
-    """The forms of the letters of some words at a time, and the row of each."""
+def _forms(words: pa.Table) -> Iterator[tuple[I64, I64]]:
+    """The forms of all letters and the row of each, for a batch of words at a time."""
     first = 0
     for batch in words.to_batches(_WORDS_AT_ONCE):
         _, codes, bounds = code_points(batch["word"])

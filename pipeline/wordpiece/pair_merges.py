@@ -1,12 +1,13 @@
-"""Merges the most frequent pairs of neighbouring pieces, again and again, as byte-pair encoding does.
+"""Repeatedly merges the most frequent pair of neighboring subwords, as byte-pair encoding does.
 
-Words are kept as one flat array of symbols with links to the left and to the right. A merge is a few
-NumPy operations on the places where the pair stands; most merges late in a training stand in a few
-places only, and a plain loop over those is quicker. Both do the same.
+Words are one flat array of symbols with links to the left and right. A merge is a few NumPy operations on the
+places of the pair. Late in training most pairs have few places, and a plain loop over them is faster. Both
+give the same result.
 
-Of millions of pairs a training needs the most frequent ones. Only pairs of at least ``_least`` are
-tracked, with their exact counts and places; when none of those is left, all pairs are counted anew and
-the least is lowered; when they become many, it is raised. So there are about as many as pieces made.
+Of millions of pairs, training needs only the most frequent ones. Only pairs with a count of at least
+``_least`` are tracked, with exact counts and places. When none is left, all pairs are counted again and
+``_least`` is lowered. When too many are tracked, it is raised. So the number of tracked pairs stays close to
+the number of subwords made.
 """
 
 import heapq
@@ -16,37 +17,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.wordpiece.basic_tokenization import code_points
-from schemas.arrays import distinct_values
+from schemas.arrays import I32, I64, Flags, distinct_values
 from schemas.vocabulary import CONTINUATION
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
-
-# Places that are worked on at a time, for bounded memory.
+# Places per batch, for bounded memory.
 _PLACES_AT_ONCE = 1 << 21
 _WORDS_AT_ONCE = 100_000
-# Up to so many places a loop is quicker than NumPy.
+# Up to this many places a loop is faster than NumPy.
 _FEW = 48
 _PLACE_BYTES = 4
-# So many pairs are tracked at the least after each count, or as many as there are pieces.
+# Least number of pairs tracked after each count, unless more subwords have been made.
 _TRACKED = 10_000
 _CODE_POINTS = 0x110000
 
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Places in the order of the pairs that begin there: pair i has those from bounds[i] to bounds[i + 1]."""
+    """Places in the order of the pairs that start there: pair i has those from bounds[i] to bounds[i + 1]."""
 
-    keys: Int64
-    sums: Int64
-    firsts: Int32
-    bounds: Int64
+    keys: I64
+    sums: I64
+    firsts: I32
+    bounds: I64
 
     def chosen(self, flags: Flags) -> Iterator[tuple[int, int, bytes]]:
         """The flagged pairs: key, summed weight, places as 32-bit integers."""
@@ -58,10 +54,10 @@ class _Grouped:
 
 
 class PairMerges:
-    """Merges pairs of pieces; the words live in flat arrays, linked over what was merged away."""
+    """Merges pairs of subwords. Words are in flat arrays whose links skip merged symbols."""
 
     def __init__(self, words: pa.Table, alphabet: list[str]) -> None:
-        """``words``: WORD_COUNTS, each word once; every one can be written with the ``alphabet``."""
+        """``words`` is WORD_COUNTS with each word once. All words can be written with ``alphabet``."""
         self._pieces = list(alphabet)
         self._number = {piece: number for number, piece in enumerate(alphabet)}
         self._alphabet = len(alphabet)
@@ -70,14 +66,14 @@ class PairMerges:
         # The places of a pair as 32-bit integers: an array object for each would take three times as much.
         self._places: dict[int, bytes] = {}
         self._heap: list[tuple[int, int]] = []
-        # Untracked pairs are rarer than this; 1: there are none.
+        # Untracked pairs are rarer than this. With 1, all pairs are tracked.
         self._least = 1 << 62
-        # More tracked pairs than this are too many.
+        # Upper limit of tracked pairs.
         self._most = 0
         self._few = self._single_elements()
 
     def _lay_out(self, words: pa.Table) -> None:
-        """The flat arrays, each in the narrowest type: a letter takes 8 bytes when its word is counted so."""
+        """Makes the flat arrays, each in the narrowest type: a letter takes about 8 bytes."""
         opening, inner = np.full((2, _CODE_POINTS), -1, np.int32)
         for number, piece in enumerate(self._pieces):
             if len(piece) == 1:
@@ -85,7 +81,7 @@ class PairMerges:
             elif piece.startswith(CONTINUATION) and len(piece) == len(CONTINUATION) + 1:
                 inner[ord(piece[-1])] = number
         weights, ranks = np.unique(words["count"].to_numpy(), return_inverse=True)
-        # Distances to the neighbours, 0 at the ends of words, and the number of the word's weight.
+        # Distances to the neighbors (0 at the ends of words), and the number of the word's weight.
         letters = int(pc.sum(pc.utf8_length(words["word"])).as_py() or 0)
         self._symbol = np.empty(letters, np.int32)
         ends, places = [np.zeros(0, np.int64)], 0
@@ -107,21 +103,21 @@ class PairMerges:
         self._rank = np.repeat(ranks.astype(np.min_scalar_type(len(weights))), lengths)
 
     def _single_elements(self) -> list[Any]:
-        """The flat arrays for reading and writing single elements without NumPy."""
+        """The flat arrays as memory views, to read and write single elements without NumPy."""
         return [part.data for part in (self._symbol, self._left, self._right, self._rank)]
 
     # ------------------------------------------------------------ counting
 
-    def _weight(self, places: Int32) -> Int64:
-        weights: Int64 = self._weight_of[self._rank[places]]
+    def _weight(self, places: I32) -> I64:
+        weights: I64 = self._weight_of[self._rank[places]]
         return weights
 
-    def _keys(self, firsts: Int32, seconds: Int32) -> Int64:
+    def _keys(self, firsts: I32, seconds: I32) -> I64:
         high = self._symbol[firsts].astype(np.int64) << 32
         return high | self._symbol[seconds]
 
-    def _grouped(self, firsts: Int32) -> _Grouped:
-        """The pairs that begin at these places, by key."""
+    def _grouped(self, firsts: I32) -> _Grouped:
+        """The pairs that start at these places, by key."""
         keys = self._keys(firsts, firsts + self._right[firsts])
         order = np.argsort(keys)
         keys, firsts = keys[order], firsts[order].astype(np.int32, copy=False)
@@ -129,8 +125,8 @@ class PairMerges:
         sums = np.add.reduceat(self._weight(firsts), begins) if len(begins) else begins
         return _Grouped(keys[begins], sums, firsts, np.append(begins, len(keys)))
 
-    def _count_anew(self) -> None:
-        """Counts all pairs and tracks the most frequent of them."""
+    def _count_all(self) -> None:
+        """Counts all pairs and tracks the most frequent ones."""
         self._drop_dead_places()
         self._count.clear()
         self._places.clear()
@@ -153,13 +149,13 @@ class PairMerges:
     def _wanted(self) -> int:
         return max(_TRACKED, len(self._pieces) - self._alphabet)
 
-    def _least_wanted(self, sums: Int64) -> int:
-        """The count of the last pair of these that is to be tracked."""
+    def _least_wanted(self, sums: I64) -> int:
+        """The count of the rarest pair to track."""
         rank = len(sums) - self._wanted()
         if rank <= 0:
             return 1
         least = int(np.partition(sums, rank)[rank])
-        # Where far more have just this count, those above it come first.
+        # If far too many pairs have exactly this count, only those above it are tracked.
         many = (sums >= least).sum() > 2 * self._wanted() and (sums > least).any()
         return least + 1 if many else least
 
@@ -169,7 +165,7 @@ class PairMerges:
         self._most = max(4 * self._wanted(), 2 * len(self._count))
 
     def _track_fewer(self) -> None:
-        """Forgets the rarest of the tracked pairs, which have become too many."""
+        """Stops tracking the rarest pairs when too many are tracked."""
         least = self._least_wanted(np.fromiter(self._count.values(), np.int64, len(self._count)))
         if least > self._least:
             self._least = least
@@ -178,7 +174,7 @@ class PairMerges:
         self._rank_tracked()
 
     def _drop_dead_places(self) -> None:
-        """Packs the arrays without what was merged away and words that are one piece."""
+        """Packs the arrays without merged symbols and words that are one subword."""
         stays = (self._symbol >= 0) & ((self._left | self._right) > 0)
         self._few.clear()
         if not stays.all():
@@ -193,14 +189,14 @@ class PairMerges:
         self._places[key] = places
         heapq.heappush(self._heap, (-weight, key))
 
-    def _track_new(self, firsts: Int32) -> None:
-        """Tracks those of the pairs at these places that are frequent; they stand nowhere else."""
+    def _track_new(self, firsts: I32) -> None:
+        """Tracks the frequent pairs at these places, which occur nowhere else."""
         grouped = self._grouped(firsts)
         for key, weight, places in grouped.chosen(grouped.sums >= self._least):
             self._track(key, weight, places)
 
     def _track_again(self, piece: int) -> None:
-        """Counts the pairs of a piece anew that stood in other places before, made of other parts."""
+        """Counts the pairs of a subword again that other merges have already made in other places."""
         places = np.flatnonzero(self._symbol == piece).astype(np.int32)
         befores = (places - self._left[places])[self._left[places] > 0]
         grouped = self._grouped(distinct_values(np.concatenate((befores, places[self._right[places] > 0]))))
@@ -211,7 +207,7 @@ class PairMerges:
             self._track(key, weight, at)
 
     def _subtract(self, key: int, weight: int) -> None:
-        # In "aaa" one of the two pairs is the merged one itself, which is no longer counted.
+        # In "aaa" one of the two pairs is the merged pair itself, which is no longer counted.
         left = self._count.get(key)
         if left is None:
             return
@@ -223,12 +219,12 @@ class PairMerges:
     # ------------------------------------------------------------ merging
 
     def run(self, wanted: int) -> None:
-        """Merges until ``wanted`` new pieces are there or no pair is left."""
+        """Merges until there are ``wanted`` new subwords, or no pair is left."""
         while len(self._pieces) - self._alphabet < wanted:
             if not self._heap:
                 if self._least == 1:
                     return
-                self._count_anew()
+                self._count_all()
                 continue
             if len(self._count) > self._most:
                 self._track_fewer()
@@ -248,13 +244,13 @@ class PairMerges:
         else:
             self._merge_many(np.frombuffer(raw, np.int32), first, second)
 
-    def _merge_many(self, places: Int32, first: int, second: int) -> None:
+    def _merge_many(self, places: I32, first: int, second: int) -> None:
         firsts = self._standing(places, first, second)
         seconds = firsts + self._right[firsts]
         back, ahead = self._left[firsts], self._right[seconds]
         before, after = firsts - back, seconds + ahead
-        # In "abab" the pair between two merges is the right one of the first and the left one of the
-        # second: it is taken away once, as a left one.
+        # In "abab" the pair between two merges is the right pair of the first and the left pair of the
+        # second. It is subtracted once, as a left pair.
         has_before, has_after = back > 0, ahead > 0
         own_after = has_after
         if (self._symbol[after[has_after]] == first).any():
@@ -278,8 +274,8 @@ class PairMerges:
         back = self._left[firsts]
         self._track_new(np.concatenate(((firsts - back)[back > 0], firsts[own_after])))
 
-    def _standing(self, places: Int32, first: int, second: int) -> Int32:
-        """Where the pair still stands, in ascending order; without overlaps in runs like aaa."""
+    def _standing(self, places: I32, first: int, second: int) -> I32:
+        """Where the pair still occurs, ascending, without overlaps in runs such as aaa."""
         places = places[self._symbol[places] == first]
         steps = self._right[places]
         places = places[(steps > 0) & (self._symbol[places + steps] == second)]
@@ -335,7 +331,7 @@ class PairMerges:
                 self._track(key, weight, array("i", places).tobytes())
 
     def _piece(self, first: int, second: int) -> tuple[int, bool]:
-        """The number of the merged piece, and whether it is a new one."""
+        """The number of the merged subword, and whether it is new."""
         name = self._pieces[first] + self._pieces[second].removeprefix(CONTINUATION)
         number = self._number.setdefault(name, len(self._pieces))
         if number < len(self._pieces):
@@ -344,11 +340,11 @@ class PairMerges:
         return number, True
 
     def made(self) -> list[str]:
-        """The merged pieces in order of making."""
+        """The merged subwords in the order in which they were made."""
         return self._pieces[self._alphabet :]
 
 
-def _summed(keys: Any, sums: Any) -> tuple[Int64, Int64]:
+def _summed(keys: Any, sums: Any) -> tuple[I64, I64]:
     """The distinct keys of several arrays, ascending, and the sum for each."""
     every, weights = np.concatenate(keys), np.concatenate(sums)
     order = np.argsort(every)

@@ -1,9 +1,9 @@
-"""A trie of pieces in one flat table, which many words walk at once in a few NumPy operations a step.
+"""A trie of subwords in one flat table, which many words walk at once in a few NumPy operations per step.
 
-A node's number is where its row begins: the edge of character c lies in slot ``node + c``, and holds
-the node that it comes from, as a check, beside the node that it leads to. Rows overlap; each is put
-where its slots are free (a "double array", Aoe 1989). So a step is one addition and one look into a
-table, without hashing and without probing.
+A node's number is the start of its row. The edge of character c is in slot ``node + c`` and holds the node
+that it comes from, as a check, and the node that it leads to. Rows overlap: each is placed where its slots
+are free (a "double array", Aoe 1989). A step is one addition and one table look-up, without hashing or
+probing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
+from schemas.arrays import I32, I64
 
 NO_PIECE = -1
 # Characters are numbered from 2: 0 ends a word, 1 is every character without an edge.
@@ -22,22 +21,22 @@ _CODE_BITS = 21
 _NODE_BITS = np.int64(32)
 _NODE_MASK = np.int64((1 << 32) - 1)
 _HASH = np.uint64(0x9E3779B97F4A7C15)
-# Slots for one edge, rows with this many edges at the least are placed before smaller ones, and how often
-# a place is looked for before the table is made larger.
+# Slots per node; rows with at least these many edges are placed before smaller ones; and the number of tries
+# before the table grows.
 _SPARSENESS = 4
 _ROW_SIZES = (1024, 256, 64, 32, 16, 8, 6, 5, 4, 3, 2, 1)
 _ROUNDS = 64
 
 
 class PieceTrie:
-    """Several sets of pieces, each under a root of its own."""
+    """Several sets of subwords, each under its own root."""
 
     def __init__(self, roots: Sequence[Mapping[str, int]]) -> None:
         texts = [text for pieces in roots for text in pieces]
         lengths = np.fromiter(map(len, texts), np.int64, len(texts))
         points = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
         distinct, codes = np.unique(points, return_inverse=True)
-        # What number each code point has.
+        # The number of each code point.
         self.codes = np.full(_CODE_POINTS, STRANGE, np.int32)
         self.codes[0] = END
         self.codes[distinct] = np.arange(len(distinct)) + 2
@@ -46,9 +45,9 @@ class PieceTrie:
         ends = np.cumsum(lengths)
         self._grow(codes + 2, ends - lengths, ends, root, np.array(numbers, np.int32), len(roots))
 
-    def _grow(self, codes: Int64, place: Int64, end: Int64, node: Int64, number: Int32, roots: int) -> None:
-        """Level by level: the distinct (node, character) of a level are its new nodes."""
-        edges: list[Int64] = [np.zeros(0, np.int64)]
+    def _grow(self, codes: I64, place: I64, end: I64, node: I64, number: I32, roots: int) -> None:
+        """Builds level by level: the distinct (node, character) of a level are its new nodes."""
+        edges: list[I64] = [np.zeros(0, np.int64)]
         pieces = [np.full(roots, NO_PIECE, np.int32)]
         depths, nodes = [roots], roots
         while len(place):
@@ -72,8 +71,8 @@ class PieceTrie:
         self.table[slots] = rows.begins[parents] << _NODE_BITS | rows.begins[roots:]
         self._fill(rows, parents, np.concatenate(pieces), depths)
 
-    def _fill(self, rows: "_Rows", parents: Int64, pieces: Int32, depths: list[int]) -> None:
-        """For each node the longest piece on the way to it, and how far behind that was."""
+    def _fill(self, rows: "_Rows", parents: I64, pieces: I32, depths: list[int]) -> None:
+        """For each node, the longest subword on the way to it, and how many steps back it ended."""
         depth = np.repeat(np.arange(len(depths), dtype=np.int64), depths)
         behind = np.where(pieces >= 0, 0, depth)
         begin = depths[0]
@@ -90,12 +89,12 @@ class PieceTrie:
         self.depth[rows.begins] = depth
         self.behind[rows.begins] = behind
 
-    def walk(self, codes: Int64, begins: Int64) -> tuple[Int32, Int64]:
-        """Cuts words into the longest pieces, the first from root 0 and the others from root 1.
+    def walk(self, codes: I64, begins: I64) -> tuple[I32, I64]:
+        """Splits words into the longest subwords, the first one from root 0 and the others from root 1.
 
-        ``codes`` are the numbers of the words' characters with END behind each word, ``begins`` where
-        the words begin; none is empty. Gives an array as long as ``codes`` with the piece that begins
-        at each place or NO_PIECE, and the places where none fits; there the word is left.
+        ``codes`` are the numbers of the words' characters with END after each word, and ``begins`` where the
+        words start. No word is empty. Returns an array as long as ``codes`` with the subword that starts at
+        each place or NO_PIECE, and the places where none fits, at which the walk of the word stops.
         """
         out = np.full(len(codes), NO_PIECE, np.int32)
         failed = [np.zeros(0, np.int64)]
@@ -127,9 +126,9 @@ class PieceTrie:
 
 
 class _Rows:
-    """Where each node's row begins. Beginnings differ; edges have slots of their own."""
+    """Where each node's row starts. No two rows start at the same slot, and no two edges share a slot."""
 
-    def __init__(self, parents: Int64, codes: Int64, nodes: int) -> None:
+    def __init__(self, parents: I64, codes: I64, nodes: int) -> None:
         self._codes = codes
         self._counts = np.bincount(parents, minlength=nodes)
         self._firsts = np.cumsum(self._counts) - self._counts
@@ -147,7 +146,7 @@ class _Rows:
 
     @property
     def size(self) -> int:
-        """Slots that an edge may lie in."""
+        """Number of slots."""
         return len(self._taken)
 
     def _enlarge(self) -> None:
@@ -156,7 +155,7 @@ class _Rows:
         self._begun = np.concatenate((self._begun, np.zeros(more, bool)))
         self._claims = np.zeros(len(self._taken), np.int64)
 
-    def _place(self, nodes: Int64) -> None:
+    def _place(self, nodes: I64) -> None:
         number = 0
         while len(nodes):
             number += 1
@@ -164,8 +163,8 @@ class _Rows:
                 self._enlarge()
             nodes = nodes[~self._try(nodes, number)]
 
-    def _try(self, nodes: Int64, number: int) -> npt.NDArray[np.bool_]:
-        """Tries one place for the row of each node; says which rows got theirs."""
+    def _try(self, nodes: I64, number: int) -> npt.NDArray[np.bool_]:
+        """Tries one place for the row of each node. Returns which rows were placed."""
         with np.errstate(over="ignore"):
             mixed = (nodes * 0x10001 + number).astype(np.uint64) * _HASH
         begins = ((mixed >> np.uint64(24)) % np.uint64(len(self._begun))).astype(np.int64)
@@ -174,7 +173,7 @@ class _Rows:
         edges = np.repeat(self._firsts[nodes] - ends + counts, counts) + np.arange(ends[-1])
         slots = np.repeat(begins, counts) + self._codes[edges]
         free = np.logical_and.reduceat(~self._taken[slots], ends - counts) & ~self._begun[begins]
-        # Of those that want one slot, or one beginning, the last written gets it.
+        # If several rows claim a slot or a start, the last one written gets it.
         owner = np.repeat(nodes, counts)
         wants = np.repeat(free, counts)
         self._claims[slots[wants]] = owner[wants]

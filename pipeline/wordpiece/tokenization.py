@@ -1,16 +1,17 @@
 """WordPiece over Arrow batches: the ids of BertTokenizerFast, many times faster.
 
-A batch is cut into words in NumPy (`basic_tokenization`). Single-character words are looked up in a
-table; the others are dictionary-encoded by Arrow, and the distinct ones cut into pieces all at once
-(`word_encoder`). One NumPy gather makes the flat ids. Nothing is kept from one batch to the next: cutting
-a word takes no longer than looking it up among those of earlier batches would.
+NumPy splits a batch into words (`basic_tokenization`). A table has the ids of single-character words. Arrow
+dictionary-encodes the others, and all distinct words are split into subwords at once (`word_encoder`). One
+NumPy gather makes the flat ids. Nothing is cached between batches, because splitting a word is as fast as
+looking it up.
 
-The ids differ from BertTokenizerFast's in three ways, on purpose:
+The ids differ from those of BertTokenizerFast in three deliberate ways:
 
-- ``[MASK]`` and its like in a text are plain text: no special id but that of [UNK] ever comes out.
-- A word of more than MAX_WORD_CHARS characters in a script without spaces between words is cut into
-  stretches of at most that length, instead of being one [UNK]. Other long words are one [UNK].
-- Text is brought into NFC first, so that an accent typed as a character of its own gives the same ids.
+- ``[MASK]`` and other special tokens in a text are plain text. The only special id in the result is that of
+  [UNK].
+- A word of more than MAX_WORD_CHARS characters in a script without spaces between words is cut into stretches
+  of at most that length. Other long words are one [UNK].
+- Text is normalized to NFC first, so an accent typed as a separate character gives the same ids.
 """
 
 from collections.abc import Iterable
@@ -18,13 +19,13 @@ from collections.abc import Iterable
 import numpy as np
 import pyarrow as pa
 
-from pipeline.wordpiece.basic_tokenization import Int32, Words, as_array, chunks, split_words
+from pipeline.wordpiece.basic_tokenization import Words, as_array, chunks, split_words
 from pipeline.wordpiece.character_table import Accents, character_table, default_accents
-from pipeline.wordpiece.composition import Int64
 from pipeline.wordpiece.vocabulary import Vocabulary
 from pipeline.wordpiece.word_encoder import WordEncoder
+from schemas.arrays import I32, I64
 
-# Words whose ids are gathered at a time: the arrays stay in the caches.
+# Words whose ids are gathered at a time, so that the arrays stay in the CPU caches.
 _WORDS_AT_ONCE = 1 << 15
 
 
@@ -43,13 +44,13 @@ class WordPieceTokenizer:
             if len(piece) == 1:
                 self._char_ids[ord(piece)] = number
 
-    def encode_batch(self, sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> tuple[Int32, Int64]:
-        """The ids of all sentences one after another, and the n + 1 offsets that part them.
+    def encode_batch(self, sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> tuple[I32, I64]:
+        """The concatenated ids of all n sentences, and the n + 1 offsets of the sentences.
 
         A null is an empty sentence. No [CLS] or [SEP] is added.
         """
-        flat: list[Int32] = [np.zeros(0, np.int32)]
-        offsets: list[Int64] = [np.zeros(1, np.int64)]
+        flat: list[I32] = [np.zeros(0, np.int32)]
+        offsets: list[I64] = [np.zeros(1, np.int64)]
         for part in chunks(as_array(sentences)):
             ids, ends = self._encode_chunk(split_words(part, self._table))
             flat.append(ids)
@@ -62,18 +63,18 @@ class WordPieceTokenizer:
         return ids
 
     def tokenize(self, text: str) -> list[str]:
-        """The pieces of one text."""
+        """The subwords of one text."""
         return [self.vocabulary.pieces[number] for number in self.encode(text)]
 
-    def _encode_chunk(self, words: Words) -> tuple[Int32, Int64]:
-        """The ids of a slice, and where each sentence begins and the last ends."""
+    def _encode_chunk(self, words: Words) -> tuple[I32, I64]:
+        """The ids of a slice, and the offsets of its sentences."""
         pool, offsets = self._words.encode(words.dictionary)
-        # The distinct word of each word; characters by themselves have that of the word before them, for now.
+        # The distinct word of each word. Single characters have that of the word before them, for now.
         distinct = np.append(words.indices, np.int32(len(words.dictionary)))
         distinct = distinct.take(np.cumsum(~words.is_char) - 1, mode="clip")
         begins, lengths = offsets.take(distinct), np.diff(offsets, append=offsets[-1]).take(distinct)
         if len(words.chars):
-            # They follow the distinct words in the pool.
+            # Single characters follow the distinct words in the pool.
             places = np.flatnonzero(words.is_char)
             begins[places] = np.arange(len(pool), len(pool) + len(places))
             lengths[places] = 1

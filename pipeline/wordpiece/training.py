@@ -1,12 +1,12 @@
 """Trains a WordPiece vocabulary from word counts, to the same bytes on every machine.
 
-Pieces are merged pair by pair, the most frequent pair first, as in byte-pair encoding. More pieces
-than wanted are made; then every word is cut the way the tokenizer cuts it, and the pieces that this
-needs least (the half-words that longer pieces were made of, mostly) are taken out again.
+Pairs of subwords are merged, the most frequent pair first, as in byte-pair encoding. This makes more subwords
+than needed. Then every word is split as the tokenizer splits it, and the least used subwords are removed
+(mostly partial words that longer subwords were made of).
 
-Nothing depends on the order of the counts, on hashing or on the number of workers: words are sorted,
-pieces are numbered in order of making, and equal counts are settled by those numbers. Counts are
-64-bit integers throughout.
+The result does not depend on the order of the counts, on hashing or on the number of workers: words are
+sorted, subwords are numbered in the order in which they are made, and these numbers break ties. All counts
+are 64-bit integers.
 """
 
 import logging
@@ -27,29 +27,30 @@ from schemas.vocabulary import SPECIAL_TOKENS
 
 logger = logging.getLogger(__name__)
 
-# Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 30 bytes at work.
+# Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 30 bytes of memory.
 MAX_WORDS = 3_500_000
 MAX_LETTERS = 24_000_000
-# How many merged pieces are made for one that stays. More (1.15) makes the whole a little shorter and rare
-# scripts longer: at 1.06 no language of benchmarks/results/vocabulary.md is worse than with `tokenizers`.
+# Merged subwords made for each one that stays. More (1.15) makes texts slightly shorter overall and those in
+# rare scripts longer. At 1.06 no language in benchmarks/results/vocabulary.md is worse than with
+# `tokenizers`.
 _SURPLUS = 1.06
 _COUNT_LIMIT = 1 << 62
-# Words that are worked on at a time, for bounded memory.
+# Words per batch, for bounded memory.
 _WORDS_AT_ONCE = 100_000
 
 
 @dataclass(frozen=True)
 class Training:
-    """A trained vocabulary and what was left out on the way."""
+    """A trained vocabulary, and what was left out."""
 
     pieces: list[str]
     words: int
-    # Distinct words left out because there were too many, and their share of all counts.
+    # Distinct words beyond the limits, and their share of all counts.
     words_pruned: int
     pruned_share: float
     words_too_long: int
     alphabet: int
-    # Distinct characters that are not in the alphabet, and their share of all characters.
+    # Distinct characters outside the alphabet, and their share of all characters.
     characters_left_out: int
     left_out_share: float
 
@@ -62,9 +63,10 @@ def train_wordpiece(
     max_words: int = MAX_WORDS,
     max_letters: int = MAX_LETTERS,
 ) -> list[str]:
-    """The pieces of a vocabulary of exactly ``size``: special tokens, unused slots, alphabet, merges.
+    """The subwords of a vocabulary of exactly ``size``: special tokens, unused slots, alphabet, merges.
 
-    Raises VocabularyError when that many pieces cannot be made, the alphabets do not fit, or memory is short.
+    Raises VocabularyError when there are too few words for the size, the alphabets do not fit, or memory is
+    short.
     """
     return train(counts, size, unused, max_words=max_words, max_letters=max_letters).pieces
 
@@ -78,20 +80,20 @@ def train(
     max_letters: int = MAX_LETTERS,
     surplus: float = _SURPLUS,
 ) -> Training:
-    """As `train_wordpiece`, with the account of what was left out."""
+    """As `train_wordpiece`, with counts of what was left out."""
     try:
         total = _total(counts)
         if total >= _COUNT_LIMIT:
             raise VocabularyError(f"word counts add up to {total}, over 2^62")
         table = counts if isinstance(counts, pa.Table) else counts_table(counts)
         if (pc.min(table["count"]).as_py() or 0) < 0:
-            raise VocabularyError("word counts are below 0, or added up to more than 2^63")
+            raise VocabularyError("word counts are negative, or add up to more than 2^63")
         return _train(table, size, unused, max_words, max_letters, surplus)
     except MemoryError as error:
-        # Never fewer words than asked for without a word: the vocabulary would depend on the machine.
+        # Silently using fewer words would make the vocabulary depend on the machine.
         raise VocabularyError(
-            f"vocabulary.max_letters {max_letters}: not enough memory for so many letters of distinct words "
-            "(some 30 bytes each); lower it or give the task more memory"
+            f"vocabulary.max_letters {max_letters}: not enough memory for the letters of the distinct words "
+            "(about 30 bytes each); lower it or give the task more memory"
         ) from error
 
 
@@ -108,14 +110,14 @@ def _train(
     merges.run(int(wanted * surplus))
     made = merges.made()
     del merges
-    # Where the words are too few to fill the rest with merges, rarer characters do.
+    # If the merges are too few to fill the vocabulary, rarer characters do.
     alphabet = alphabet.widened(wanted - len(made))
     wanted = free - len(alphabet.pieces)
     if len(made) < wanted:
         most = len(opening) + len(alphabet.pieces) + len(made)
         raise VocabularyError(
-            f"vocabulary.size {size}: these {usable.num_rows} words give {most} pieces at most; "
-            f"lower the size or give more text"
+            f"vocabulary.size {size}: these {usable.num_rows} words give at most {most} subwords; "
+            f"lower the size or add text"
         )
     kept = _drop_least_used(usable, alphabet.pieces, made, len(made) - wanted)
     training = Training(
@@ -129,9 +131,9 @@ def _train(
         left_out_share=alphabet.left_out_share,
     )
     if alphabet.rest:
-        message = "vocabulary: %d rarest characters have no piece (%.4f%% of all characters)"
+        message = "vocabulary: the %d rarest characters have no subword (%.4f%% of all characters)"
         logger.warning(message, len(alphabet.rest), 100 * alphabet.left_out_share)
-    logger.info("vocabulary of %d pieces from %d words", size, training.words)
+    logger.info("vocabulary: %d subwords from %d words", size, training.words)
     return training
 
 
@@ -147,19 +149,19 @@ class _Selection:
 
 
 def _select_words(counts: pa.Table, max_words: int, max_letters: int) -> _Selection:
-    """The most frequent words within the limits; equal counts by a hash."""
+    """The most frequent words within the limits. A hash breaks ties."""
     usable, too_long = _cut_long_words(counts)
     kept = most_frequent(usable, max_words, max_letters)
     pruned = usable.num_rows - kept.num_rows
     share = (_total(usable) - _total(kept)) / _total(counts) if pruned else 0.0
     if pruned:
-        message = "vocabulary: %d rarest of %d distinct words left out (%.3f%% of all words)"
+        message = "vocabulary: left out the %d rarest of %d distinct words (%.3f%% of all words)"
         logger.warning(message, pruned, usable.num_rows, 100 * share)
     return _Selection(kept, pruned, share, too_long)
 
 
 def _total(counts: Mapping[str, int] | pa.Table) -> int:
-    """The sum of the counts, exact beyond 64 bits too."""
+    """The sum of the counts, exact also beyond 64 bits."""
     if not isinstance(counts, pa.Table):
         return sum(counts.values())
     numbers = counts["count"].to_numpy()
@@ -167,7 +169,7 @@ def _total(counts: Mapping[str, int] | pa.Table) -> int:
 
 
 def _cut_long_words(counts: pa.Table) -> tuple[pa.Table, int]:
-    """Long words cut as the tokenizer cuts them, and the number of those that it makes [UNK]."""
+    """Long words split as the tokenizer splits them, and the number of words that it makes [UNK]."""
     long = pc.greater(pc.utf8_length(counts["word"]), MAX_WORD_CHARS)
     if not pc.any(long).as_py():
         return counts, 0
@@ -193,7 +195,7 @@ def _covered(words: pa.Table, alphabet: Alphabet) -> pa.Table:
 
 
 def _drop_least_used(words: pa.Table, alphabet: list[str], made: list[str], surplus: int) -> list[str]:
-    """``made`` without the ``surplus`` pieces that cutting the words uses least, later ones first."""
+    """``made`` without the ``surplus`` least used subwords, later ones first among equal ones."""
     numbers = {piece: number for number, piece in enumerate(made)}
     numbers |= {piece: len(made) for piece in alphabet}
     encoder = WordEncoder(numbers, len(made))

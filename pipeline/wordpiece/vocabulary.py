@@ -15,11 +15,12 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
 from cluster import storage
-from pipeline import scripts
+from pipeline.text import scripts
 from pipeline.wordpiece.character_table import Accents, default_accents, normalizer_for
 from pipeline.wordpiece.word_counts import WORD_COUNTS, merge_word_counts
 from schemas.errors import CorpusError
 from schemas.json_text import parse_json
+from schemas.redaction import has_query, public_uri
 from schemas.vocabulary import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 VOCABULARY_NAME = "vocab.txt"
@@ -29,13 +30,13 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The pieces in the order of their ids, and how text is folded before they apply."""
+    """The subwords in the order of their ids, and how text is folded before it is split."""
 
     pieces: list[str]
     cased: bool
-    # None: as BERT does for this value of cased.
+    # None means BERT's rule for this value of cased.
     accents: Accents | None = None
-    # Of the bytes of vocab.txt.
+    # SHA-256 of vocab.txt.
     sha256: str = ""
     index: dict[str, int] = field(init=False, repr=False, compare=False)
 
@@ -57,10 +58,10 @@ class Vocabulary:
 
 
 def smoothing_factors(totals: Mapping[str, int], exponent: float) -> dict[str, Decimal]:
-    """By what to multiply each language's counts so that its share p becomes p^exponent (mBERT).
+    """The factor for each language's counts that turns its share p into p^exponent (mBERT).
 
-    The language with the smallest factor has 1, so that no count is lost to rounding. Decimal
-    arithmetic, because the last bit of a float power differs between machines.
+    The smallest factor is 1, so that rounding loses no count. The arithmetic is decimal, because the last bit
+    of a float power differs between machines.
     """
     grand = sum(totals.values())
     with localcontext() as context:
@@ -72,15 +73,16 @@ def smoothing_factors(totals: Mapping[str, int], exponent: float) -> dict[str, D
 
 
 def scaled_count(count: int, factor: Decimal) -> int:
-    """``count * factor``, rounded to the nearest integer, a half to the even one."""
+    """``count * factor``, rounded half to even."""
     return int((count * factor).to_integral_value(ROUND_HALF_EVEN))
 
 
 def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exponent: float) -> pa.Table:
-    """One table of word counts out of those of the languages, their shares p weighted as p^exponent.
+    """One table of word counts from those of the languages, with shares p weighted as p^exponent; sorted by
+    word.
 
-    ``totals`` are the languages' words in all, those of rows left out of the tables included. With exponent
-    1, or one language, the counts are exact sums. Sorted by word.
+    ``totals`` are all words of each language, including those left out of the tables. With exponent 1, or
+    with one language, the counts are exact sums.
     """
     factors = smoothing_factors(totals, exponent)
     parts = []
@@ -93,7 +95,9 @@ def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exp
 
 
 def languages_losing_marks(tables: Mapping[str, pa.Table]) -> list[str]:
-    """Languages of which a tenth of the words are in scripts that lose vowel signs with their accents."""
+    """Languages with at least a tenth of their words in scripts that lose vowel signs when accents are
+    stripped.
+    """
     losing = []
     for lang, table in sorted(tables.items()):
         firsts = pc.utf8_slice_codeunits(table["word"], 0, 1)
@@ -112,15 +116,15 @@ def _vowel_sign_characters() -> pa.Array:
 
 
 def vocabulary_bytes(pieces: list[str]) -> bytes:
-    """vocab.txt: one piece a line."""
+    """vocab.txt: one subword per line."""
     return "".join(piece + "\n" for piece in pieces).encode()
 
 
 def accents_of(cased: bool, accents: Accents | None, trained: bool) -> Accents:
-    """What is done with accents when the config leaves it open.
+    """How accents are treated, with the default for a config that does not say.
 
-    A vocabulary trained here never costs a script its vowel signs; one that is given was made with
-    BERT's rule.
+    The default for a trained vocabulary keeps the vowel signs of all scripts. A given vocabulary was made
+    with BERT's rule.
     """
     if accents is not None:
         return accents
@@ -132,7 +136,7 @@ def write_tokenizer(
 ) -> Vocabulary:
     """Writes vocab.txt, tokenizer.json and tokenizer_config.json, which transformers loads.
 
-    The bytes depend on the arguments only. Raises CorpusError when the pieces are no vocabulary.
+    The bytes depend only on the arguments. Raises CorpusError when the subwords are not a vocabulary.
     """
     raw = vocabulary_bytes(pieces)
     vocabulary = parse_vocabulary(raw, storage.join(dir_uri, VOCABULARY_NAME), cased, accents)
@@ -156,12 +160,12 @@ def tokenizer_json(vocabulary: Vocabulary) -> bytes:
         special_tokens=[(token, vocabulary.index[token]) for token in (CLS, SEP)],
     )
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    # Through json, so that the order of a map inside the library cannot show.
+    # Through json, so that the order of a map inside the library does not matter.
     return (json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, indent=1) + "\n").encode()
 
 
 def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
-    """What transformers needs beside tokenizer.json."""
+    """The fields of tokenizer_config.json, which transformers needs besides tokenizer.json."""
     accents = vocabulary.accents or default_accents(vocabulary.cased)
     return {
         "accents": accents,
@@ -180,12 +184,12 @@ def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
 
 
 def load_vocabulary(uri: str, cased: bool | None = None, accents: Accents | None = None) -> Vocabulary:
-    """The vocabulary in ``uri``, a vocab.txt or the folder of one.
+    """The vocabulary in ``uri``, a vocab.txt or its folder.
 
-    ``cased`` None: as tokenizer_config.json beside it says. Raises CorpusError that names the file
-    and the line when it is missing or no vocabulary, or when nothing says whether it is cased.
+    With ``cased`` None, tokenizer_config.json beside it decides. Raises CorpusError that names file and line
+    when the file is missing or not a vocabulary, or when nothing says whether it is cased.
     """
-    if not uri.endswith(".txt"):
+    if not public_uri(uri).endswith(".txt"):
         uri = storage.join(uri, VOCABULARY_NAME)
     try:
         raw = storage.read_bytes(uri)
@@ -197,12 +201,14 @@ def load_vocabulary(uri: str, cased: bool | None = None, accents: Accents | None
 
 
 def _folding_beside(uri: str, accents: Accents | None) -> tuple[bool, Accents | None]:
+    if has_query(uri):
+        raise CorpusError(f"{uri}: unknown whether it is cased: set `cased`, or give a folder")
     config_uri = uri[: uri.rfind("/") + 1] + TOKENIZER_CONFIG_NAME
     try:
         config = parse_json(storage.read_bytes(config_uri))
         lower = config["do_lower_case"]
     except FileNotFoundError as error:
-        raise CorpusError(f"{uri}: say whether it is cased: there is no {config_uri}") from error
+        raise CorpusError(f"{uri}: unknown whether it is cased: there is no {config_uri}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise CorpusError(f"{config_uri}: does not say do_lower_case") from error
     if accents is None and "accents" in config:
@@ -225,9 +231,9 @@ def parse_vocabulary(raw: bytes, origin: str, cased: bool, accents: Accents | No
         if not piece:
             raise CorpusError(f"{origin}:{number}: empty line")
         if piece in seen:
-            raise CorpusError(f"{origin}:{number}: {piece!r} stands in line {seen[piece]} already")
+            raise CorpusError(f"{origin}:{number}: duplicate {piece!r}, first in line {seen[piece]}")
         seen[piece] = number
     absent = [token for token in SPECIAL_TOKENS if token not in seen]
     if absent:
-        raise CorpusError(f"{origin}: no {absent[0]} in it")
+        raise CorpusError(f"{origin}: has no {absent[0]}")
     return Vocabulary(pieces, cased, accents, hashlib.sha256(raw).hexdigest())

@@ -1,22 +1,19 @@
-"""How often each word of the basic tokenizer occurs, summed up, and which words are frequent."""
+"""Counts the words of the basic tokenizer and chooses the frequent ones."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.word_order import order_by_hash
 from pipeline.wordpiece.basic_tokenization import as_array, chunks, split_words
 from pipeline.wordpiece.character_table import Accents, character_table, default_accents
 from pipeline.wordpiece.letter_forms import letter_carriers, letters_of
+from pipeline.wordpiece.tie_breaking import order_by_hash
+from schemas.arrays import I64, Flags
 from schemas.scripts import without_spaces_pattern
-
-Int64 = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
 
 _WORDS_AT_ONCE = 100_000
 
@@ -35,7 +32,7 @@ def word_counts(
 def partial_word_counts(
     sentences: pa.Array | pa.ChunkedArray | Iterable[str], *, cased: bool, accents: Accents | None = None
 ) -> Iterator[pa.Table]:
-    """WORD_COUNTS of some of the sentences at a time; a word may be there several times."""
+    """WORD_COUNTS of some sentences at a time. A word may occur in several tables."""
     table = character_table(cased, accents or default_accents(cased))
     for part in chunks(as_array(sentences)):
         words = split_words(part, table)
@@ -47,12 +44,12 @@ def partial_word_counts(
 
 
 def merge_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
-    """The sums of several tables of word counts, sorted by word; exact up to 2^63."""
+    """The sums of several tables of word counts, sorted by word and exact up to 2^63."""
     return sum_word_counts(tables).sort_by("word").combine_chunks()
 
 
 def sum_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
-    """`merge_word_counts` in any order, for what is sorted later on."""
+    """`merge_word_counts` without the sorting."""
     merged = pa.concat_tables([WORD_COUNTS.empty_table(), *(table.cast(WORD_COUNTS) for table in tables)])
     summed = merged.group_by("word").aggregate([("count", "sum")])
     return pa.table([summed["word"], summed["count_sum"]], schema=WORD_COUNTS).combine_chunks()
@@ -71,7 +68,7 @@ def counts_dict(table: pa.Table) -> dict[str, int]:
 
 
 def counts_table(counts: Mapping[str, int]) -> pa.Table:
-    """A dictionary of word counts as WORD_COUNTS, in its order; some words at a time, for bounded memory."""
+    """A dictionary of word counts as WORD_COUNTS in the same order, in batches for bounded memory."""
     items = iter(counts.items())
     parts = []
     while part := tuple(islice(items, _WORDS_AT_ONCE)):
@@ -83,17 +80,17 @@ def counts_table(counts: Mapping[str, int]) -> pa.Table:
 
 
 def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
-    """The words that occur ``min_count`` times, and all that a threshold must not cost.
+    """The words that occur at least ``min_count`` times, and those that a threshold must spare.
 
-    Single characters stay, for the alphabet; so do the words of scripts without spaces, which are
-    whole phrases and seldom come twice, and a word for each letter that would be lost.
+    These are single characters, for the alphabet; words of scripts without spaces, which are whole phrases
+    and rarely repeat; and one word for each letter that would be lost.
     """
     stays = _frequent(table["word"].combine_chunks(), table["count"].to_numpy(), min_count)
     stays[letter_carriers(table, letters_of([table.filter(pa.array(stays))]))] = True
     return table.filter(pa.array(stays))
 
 
-def _frequent(words: pa.Array, counts: Int64, min_count: int) -> Flags:
+def _frequent(words: pa.Array, counts: I64, min_count: int) -> Flags:
     stays = counts >= min_count
     rare = np.flatnonzero(~stays)
     names = words.take(pa.array(rare))
@@ -104,13 +101,26 @@ def _frequent(words: pa.Array, counts: Int64, min_count: int) -> Flags:
     return stays
 
 
-def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[pa.Table, dict[str, Any]]:
-    """Sums up counts by language and word, and keeps the words that are frequent in all languages together.
+@dataclass(frozen=True)
+class WordBucketCounts:
+    """What was counted in one bucket of words."""
 
-    Columns lang, word, count; the rows come back sorted by language and word, ``limit`` of each language at
-    the most, with what the build accounts for. Then follow words with letters that no kept word of the
-    bucket has, for the training to choose from; the column ``spared`` tells them apart. Words and
-    languages are numbers until the end.
+    distinct: int
+    """Distinct words."""
+    frequent: int
+    """Distinct words that occur often enough."""
+    left_out: int
+    """Rows beyond the limit of their language."""
+    words_by_language: dict[str, int]
+    """Language -> words, repetitions included."""
+
+
+def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[pa.Table, WordBucketCounts]:
+    """Sums counts by language and word, and keeps the words that are frequent in all languages together.
+
+    The columns are lang, word and count. The rows come back sorted by language and word, at most ``limit``
+    for each language. After them follow words with letters that no kept word of the bucket has, for the
+    training to choose from. The column ``spared`` marks them. Words and languages are numbers until the end.
     """
     words, langs = (table[name].combine_chunks().dictionary_encode() for name in ("word", "lang"))
     counts = table["count"].to_numpy()
@@ -126,17 +136,16 @@ def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[p
     carriers = letter_carriers(pa.table([words.dictionary, totals], ["word", "count"]), letters_of([kept]))
     spared = _rows_of(words, langs, counts, carriers)
     flags = pa.array(np.arange(kept.num_rows + spared.num_rows) >= kept.num_rows)
-    return pa.concat_tables([kept, spared]).append_column("spared", flags), {
-        "distinct": len(words.dictionary),
-        "frequent": len(frequent),
-        "left_out": wanted.num_rows - kept.num_rows,
-        "words_by_language": dict(
-            sorted(zip(langs.dictionary.to_pylist(), of_language.tolist(), strict=True))
-        ),
-    }
+    counted = WordBucketCounts(
+        distinct=len(words.dictionary),
+        frequent=len(frequent),
+        left_out=wanted.num_rows - kept.num_rows,
+        words_by_language=dict(sorted(zip(langs.dictionary.to_pylist(), of_language.tolist(), strict=True))),
+    )
+    return pa.concat_tables([kept, spared]).append_column("spared", flags), counted
 
 
-def _rows_of(words: pa.DictionaryArray, langs: pa.DictionaryArray, counts: Int64, chosen: Int64) -> pa.Table:
+def _rows_of(words: pa.DictionaryArray, langs: pa.DictionaryArray, counts: I64, chosen: I64) -> pa.Table:
     """The summed rows of the chosen words, sorted by language and word."""
     word, lang = words.indices.to_numpy(), langs.indices.to_numpy()
     names, word_rank = _ranked(words.dictionary, chosen)
@@ -147,15 +156,15 @@ def _rows_of(words: pa.DictionaryArray, langs: pa.DictionaryArray, counts: Int64
     return pa.table([langs_ranked.take(owner), names.take(name), summed], ["lang", "word", "count"])
 
 
-def _ranked(names: pa.Array, chosen: Int64) -> tuple[pa.Array, Int64]:
-    """The chosen names in order, and of all names which place each has there, -1 for the others."""
+def _ranked(names: pa.Array, chosen: I64) -> tuple[pa.Array, I64]:
+    """The chosen names in order, and the place of each name in that order; -1 for the others."""
     order = pc.sort_indices(names.take(pa.array(chosen))).to_numpy()
     rank = np.full(len(names), -1, np.int64)
     rank[chosen[order]] = np.arange(len(order))
     return names.take(pa.array(chosen[order])), rank
 
 
-def _sums_by_place(place: Int64, counts: Int64) -> tuple[Int64, Int64]:
+def _sums_by_place(place: I64, counts: I64) -> tuple[I64, I64]:
     """The distinct places, ascending, and the sum of the counts at each."""
     order = np.argsort(place, kind="stable")
     place = place[order]
@@ -164,10 +173,9 @@ def _sums_by_place(place: Int64, counts: Int64) -> tuple[Int64, Int64]:
 
 
 def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -> pa.Table:
-    """The ``limit`` most frequent words, of ``max_letters`` letters together at most, in the table's order.
+    """The ``limit`` most frequent words, with at most ``max_letters`` letters together, in the table's order.
 
-    Among equally frequent ones a hash decides, not the alphabet, which would cost the last scripts
-    of Unicode most; among equal hashes the alphabet.
+    A hash breaks ties, since alphabetical order would drop the last scripts of Unicode first.
     """
     counts = table["count"].to_numpy()
     lengths = np.ones(len(counts), np.int64) if max_letters is None else _lengths(table["word"])
@@ -176,7 +184,7 @@ def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -
         return table
     order = np.argsort(-counts, kind="stable")
     fits = min(limit, int(np.searchsorted(np.cumsum(lengths[order]), most, side="right")))
-    # All above the count of the first that does not fit stay, and of those with this count some.
+    # All words above the count of the first that does not fit stay, and some words with this count.
     least = counts[order[fits]]
     stays = counts > least
     ties = np.flatnonzero(counts == least)
@@ -186,6 +194,6 @@ def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -
     return table.filter(pa.array(stays))
 
 
-def _lengths(words: pa.ChunkedArray) -> Int64:
-    lengths: Int64 = pc.utf8_length(words).to_numpy().astype(np.int64)
+def _lengths(words: pa.ChunkedArray) -> I64:
+    lengths: I64 = pc.utf8_length(words).to_numpy().astype(np.int64)
     return lengths

@@ -1,35 +1,31 @@
-"""The WordPiece rule, the longest piece from the left again and again, over many words at once.
+"""The WordPiece rule, which repeatedly takes the longest subword from the left, over many words at once.
 
-All words walk a trie of the pieces in step (`piece_trie`), one character each a step; a word that
-cannot go on gives the longest piece it has passed and starts again behind it, from the root of the
-``##`` pieces. So the cost is a few array operations a step, however many words there are, and the
-number of steps that of the characters of the longest word, about. No word is seen by Python itself
-unless it is too long.
+All words walk a trie of the subwords together (`piece_trie`), one character per step. A word that cannot
+continue emits the longest subword it has passed and starts again after it, from the root of the ``##``
+subwords. A step is a few array operations for any number of words, and the number of steps is about the
+length of the longest word. Python itself handles only words that are too long.
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline import scripts
+from pipeline.text import scripts
 from pipeline.wordpiece.piece_trie import END, PieceTrie
+from schemas.arrays import I32, I64
 from schemas.scripts import lacks_spaces
 from schemas.vocabulary import CONTINUATION
 
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-
 # As in `tokenizers` (google-research/bert has 200).
 MAX_WORD_CHARS = 100
-# Parts the words of a text; the basic tokenizer drops it, so no word has it.
+# Separates the words of a text. The basic tokenizer removes it, so no word contains it.
 _NUL = "\0"
 
 
 class WordEncoder:
-    """Cuts words of the basic tokenizer into pieces; knows a piece by its number."""
+    """Splits words of the basic tokenizer into subwords, which are represented by their numbers."""
 
     def __init__(self, numbers: Mapping[str, int], unknown: int) -> None:
         self._unknown = unknown
@@ -40,12 +36,12 @@ class WordEncoder:
         }
         self._trie = PieceTrie([numbers, inner])
 
-    def encode(self, words: pa.StringArray | Sequence[str]) -> tuple[Int32, Int64]:
-        """The numbers of the words' pieces one after another, and the offsets that part the words.
+    def encode(self, words: pa.StringArray | Sequence[str]) -> tuple[I32, I64]:
+        """The concatenated numbers of the words' subwords, and the offsets of the words.
 
-        A word with a missing piece, or of more than MAX_WORD_CHARS characters, is [UNK] alone; but
-        in a script without spaces between words a long word is cut into stretches first. Raises
-        ValueError for a word with a NUL in it.
+        A word that cannot be split, or of more than MAX_WORD_CHARS characters, is a single [UNK]. In a script
+        without spaces between words a long word is cut into stretches first. Raises ValueError for a word
+        with a NUL.
         """
         text = _joined(words)
         codes, begins, ends = self._places(text)
@@ -64,13 +60,13 @@ class WordEncoder:
         ids, offsets = self._encode(*self._places("".join([*parts, text[done:]])))
         return ids, offsets[np.concatenate(([0], np.cumsum(counts)))]
 
-    def _places(self, text: str) -> tuple[Int64, Int64, Int64]:
-        """The numbers of the characters, and where each word begins and its END stands."""
+    def _places(self, text: str) -> tuple[I64, I64, I64]:
+        """The numbers of the characters, where each word starts, and where its END is."""
         codes = self._trie.codes.take(np.frombuffer(text.encode("utf-32-le"), np.uint32)).astype(np.int64)
         ends = np.flatnonzero(codes == END)
         return codes, np.concatenate((np.zeros(1, np.int64), ends + 1))[:-1], ends
 
-    def _encode(self, codes: Int64, begins: Int64, ends: Int64) -> tuple[Int32, Int64]:
+    def _encode(self, codes: I64, begins: I64, ends: I64) -> tuple[I32, I64]:
         lengths = ends - begins
         unknown = lengths > MAX_WORD_CHARS
         pieces, failed = self._trie.walk(codes, begins[(lengths > 0) & ~unknown])
@@ -85,7 +81,7 @@ class WordEncoder:
 
 
 def _joined(words: pa.StringArray | Sequence[str]) -> str:
-    """The words with a NUL behind each."""
+    """The words with a NUL after each."""
     if not isinstance(words, pa.StringArray):
         return "".join([word + _NUL for word in words])
     if not len(words):
@@ -96,7 +92,7 @@ def _joined(words: pa.StringArray | Sequence[str]) -> str:
 
 
 def _cut(text: str, begins: list[int], ends: list[int]) -> dict[int, tuple[int, list[str]]]:
-    """Of the long words those that are cut into stretches: their beginning, their end, the stretches."""
+    """The long words that are cut into stretches: start -> (end, stretches)."""
     out = {}
     for begin, end in zip(begins, ends, strict=True):
         word = text[begin:end]
@@ -106,9 +102,9 @@ def _cut(text: str, begins: list[int], ends: list[int]) -> dict[int, tuple[int, 
 
 
 def stretches(word: str) -> list[str]:
-    """The word in stretches of at most MAX_WORD_CHARS, none of which begins with a combining mark.
+    """The word in stretches of at most MAX_WORD_CHARS, none of which starts with a combining mark.
 
-    A run of marks alone is cut all the same.
+    A run of only marks is cut anyway.
     """
     out = []
     while len(word) > MAX_WORD_CHARS:

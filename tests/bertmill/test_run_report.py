@@ -1,24 +1,28 @@
-"""The page of a real run that was stopped and went on, and the charts on it."""
+"""The report of a real run that stopped and resumed, and its charts."""
 
 import json
 import math
 import re
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from bertmill.charts import Line, Mark, line_chart, thinned
 from bertmill.cli import main
 from bertmill.run_report import report_page
+from pipeline.report.line_chart import Line, Mark, line_chart, thinned
+from schemas.errors import CheckpointError
 from tests.pipeline.report.test_html import BROWSER, shown
+from tests.trainer.records import figures, step_record
 from tests.trainer.runs import TINY, phase, train_config
 from tests.trainer.synthetic import LANGUAGES, write_corpus
 from trainer.config import TrainConfig
-from trainer.history import History, read_history
-from trainer.hooks import Hooks
-from trainer.loop import train
-from trainer.ranks import alone
+from trainer.distributed.ranks import single_rank
+from trainer.monitoring.history import History, read_history
+from trainer.monitoring.records import AnyEvent, Evaluated, Skipped, Started
+from trainer.run.hooks import Hooks
+from trainer.run.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +34,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         evaluation={"every_steps": 3}, checkpoints={"every_steps": 2, "every_seconds": None},
     )  # fmt: skip
     steps = iter(range(100))
-    train(TrainConfig.model_validate(config), alone(), Hooks(stop_wanted=lambda: next(steps) >= 4))
-    return Path(train(TrainConfig.model_validate(config), alone()).run_uri)
+    train(TrainConfig.model_validate(config), single_rank(), Hooks(stop_requested=lambda: next(steps) >= 4))
+    return Path(train(TrainConfig.model_validate(config), single_rank()).run_uri)
 
 
 def test_page_of_a_run_that_was_stopped_once(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,19 +65,19 @@ def test_a_browser_shows_the_page_whole(run: Path, tmp_path: Path) -> None:
 
 def test_charts_share_a_time_axis_and_leave_pauses_open(tmp_path: Path) -> None:
     """Two attempts with an hour between them; the figures of the held-out rows end earlier."""
-    record = {"loss": 3.0, "token_loss": 2.0, "learning_rate": 1e-4, "tokens_per_second": 9.0, "mfu": 0.4}
-    figures = [
-        {**record, "step": step, "time": when} for step, when in ((1, 60), (2, 120), (3, 3900), (4, 7200))
+    steps = [
+        step_record(step, time=when, loss=3.0, mlm_loss=2.0, mfu=0.4)
+        for step, when in ((1, 60), (2, 120), (3, 3900), (4, 7200))
     ]
-    held_out = [{"step": 1, "time": 100, "held_out": {"all": {"masked_tokens": 3, "accuracy": 0.5}}}]
-    events = [
-        {"event": "started", "attempt": 1, "time": 0.0, "step": 0},
-        {"event": "skipped", "attempt": 1, "time": 90.0, "step": 1, "gradient_norm": 1e9, "rows": [4, 7]},
-        {"event": "started", "attempt": 2, "time": 3720.0, "step": 2},
+    held_out = [Evaluated(step=1, time=100, held_out={"all": figures(mlm_accuracy=0.5)})]
+    events: list[AnyEvent] = [
+        started(1, time=0.0, step=0),
+        Skipped(attempt=1, time=90.0, step=1, grad_norm=1e9, row_ids=[4, 7]),
+        started(2, time=3720.0, step=2),
     ]
-    page = report_page(History(figures, held_out, events))
+    page = report_page(History(steps, held_out, events))
     charts = re.findall(r"<svg.*?</svg>", page)
-    assert len(charts) == 7
+    assert len(charts) == 8
     for chart in charts:
         # Marks of both starts and of the skipped step, at the same places everywhere.
         assert re.findall(r"<line x1=([\d.]+) x2=\S+ y1=12 y2=206 stroke='(#\w+)'", chart) == [
@@ -83,26 +87,47 @@ def test_charts_share_a_time_axis_and_leave_pauses_open(tmp_path: Path) -> None:
     loss = re.findall(r"points='([^']*)'", charts[0])
     assert [len(piece.split()) for piece in loss] == [2, 2, 2, 2]
     assert charts[1].count("<circle") == 1
-    assert "skipped step 1, gradient norm 1000000000.0, rows [4, 7]" in page
+    assert "skipped step 1, grad norm 1000000000.0, row ids [4, 7]" in page
     assert "peak arithmetic" in page
     assert "Seconds of the last checkpoint" not in page
 
 
 def test_history_has_each_step_once(run: Path) -> None:
     history = read_history(str(run))
-    assert [record["step"] for record in history.figures] == list(range(1, 10))
-    assert [record["step"] for record in history.held_out] == [3, 6, 9]
-    assert {record["event"] for record in history.events} >= {"started", "stopped", "finished"}
+    assert [record.step for record in history.figures] == list(range(1, 10))
+    assert [record.step for record in history.held_out] == [3, 6, 9]
+    assert {event.event for event in history.events} >= {"started", "stopped", "finished"}
 
 
 def test_a_later_attempt_counts_and_unfinished_lines_do_not(tmp_path: Path) -> None:
     for attempt, loss in ((1, 5.0), (2, 4.0), (10, 3.0)):
         folder = tmp_path / "metrics" / f"attempt-{attempt:06d}"
         folder.mkdir(parents=True)
-        line = json.dumps({"step": 7, "time": attempt, "loss": loss}) + "\n"
+        line = json.dumps(step_record(7, time=attempt, loss=loss).to_json()) + "\n"
         (folder / "rank-00000.jsonl").write_text(line + '{"step": 8, "ti')
-        (folder / "rank-00001.jsonl").write_text(line.replace("7", "9"))
-    assert [(one["step"], one["loss"]) for one in read_history(str(tmp_path)).figures] == [(7, 3.0)]
+        (folder / "rank-00001.jsonl").write_text(line.replace('"step": 7', '"step": 9'))
+    assert [(one.step, one.loss) for one in read_history(str(tmp_path)).figures] == [(7, 3.0)]
+
+
+def test_a_log_of_another_version_or_with_a_wrong_field_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "metrics" / "attempt-000001"
+    folder.mkdir(parents=True)
+    file = folder / "rank-00000.jsonl"
+    file.write_text(json.dumps({"event": "started", "time": 1.0, "attempt": 1}) + "\n")
+    with pytest.raises(CheckpointError, match=r"rank-00000.jsonl:1: log version 1, but .* reads version 2"):
+        read_history(str(tmp_path))
+    file.write_text(json.dumps({**step_record(7).to_json(), "lr": "high"}) + "\n")
+    with pytest.raises(
+        CheckpointError, match=r"rank-00000.jsonl:1: not a line of a log: lr: Input should be"
+    ):
+        read_history(str(tmp_path))
+
+
+def started(attempt: int, **fields: Any) -> Started:
+    known = {"rank": 0, "host": "a", "process": 1, "world_size": 1, "device": "cpu", "total_steps": 4}
+    kernel = {"name": "padded", "reason": "no GPU"}
+    more = {"kernel": kernel, "parameters": 9, "config": {}, "model": {}}
+    return Started.model_validate({**known, **more, "attempt": attempt, **fields})
 
 
 def test_a_folder_without_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,7 +159,7 @@ def test_charts_of_few_or_equal_points_are_drawn(points: list[tuple[float, float
     assert "nan" not in text
 
 
-def test_nothing_to_draw_is_said() -> None:
+def test_an_empty_log_is_reported() -> None:
     assert line_chart([Line("x", [(1, math.inf)])], "h") == "<p>Nothing was measured.</p>"
 
 

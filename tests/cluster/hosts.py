@@ -1,4 +1,4 @@
-"""Hosts on one machine: each has a network, a /tmp, a process table and a name of its own, and no more.
+"""Hosts on one machine: each has its own network, /tmp, process table and name, and nothing else.
 
 A host is a network namespace on a bridge, with its processes in their own mount and PID namespaces. It sees
 the disk read-only, as an image, and what it writes to /tmp no other host sees: hosts share nothing but what
@@ -111,7 +111,7 @@ class Host:
         """A power cut: every process of the host ends, and its network and /tmp are gone."""
         if self._process is not None:
             # The parent of the PID namespace; --kill-child takes the namespace along.
-            with suppress(ProcessLookupError):  # it has ended by itself
+            with suppress(ProcessLookupError):  # it has already exited
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from cluster import storage
 from tests.checkout import ROOT, copy_checkout
 from tests.cluster.hosts import Host, Network, network
 from tests.s3_server import BUCKET, S3Server
+from tests.waiting import HANG_SECONDS, wait_until
 
 WORKERS = ("a", "b", "c")
 DUMPS = ("ltg", "frwiki-mini", "rowiki", "fiwiki", "idwiki", "afwiki", "mkwiki", "arwiki", "svwiki", "jawiki")
@@ -62,14 +63,15 @@ class Cluster:
         ])  # fmt: skip
 
     def _start(self, host: Host, name: str, words: list[str]) -> None:
-        """Starts a node and waits for it. Ray gives it 30 seconds: a busy machine may need another try."""
+        """Starts a node and waits for it. Ray gives up after 30 seconds, which a busy machine may exceed."""
         command = [
             self._ray, "start", "--block", f"--node-ip-address={host.address}",
             "--object-store-memory=150000000", *words,
         ]  # fmt: skip
-        for _ in range(5):
+        deadline = time.monotonic() + HANG_SECONDS
+        while time.monotonic() < deadline:
             host.start(command, self._environment, self._folder / f"{name}.log")
-            wait_until(lambda: self.is_alive(host.address) or not host.running, f"node {name}", 180)
+            wait_until(lambda: self.is_alive(host.address) or not host.running, what=f"node {name}")
             time.sleep(5)  # one of Ray's processes that fails to start takes the node down again
             if host.running:
                 return
@@ -89,7 +91,9 @@ class Cluster:
         """
         try:
             answer = requests.get(
-                f"{self.dashboard}/api/v0/nodes", headers={"Authorization": f"Bearer {self.token}"}, timeout=5
+                f"{self.dashboard}/api/v0/nodes",
+                headers={"Authorization": f"Bearer {self.token}"},
+                timeout=60,
             )
             nodes = answer.json()["data"]["result"]["result"]
         except (requests.RequestException, ValueError, KeyError):
@@ -99,15 +103,6 @@ class Cluster:
     def kill(self, name: str) -> None:
         """A power cut at a worker."""
         self.workers.pop(name).kill()
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None:
-    """Returns once ``condition`` holds. Raises TimeoutError."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{what}: not in {seconds:g} s")
-        time.sleep(0.1)
 
 
 def count(uri: str, ending: str) -> int:
@@ -177,8 +172,8 @@ def _running(
         process.wait()
 
 
-def _finish(process: subprocess.Popen[bytes], log: Path, seconds: float) -> None:
-    if process.wait(seconds) != 0:
+def _finish(process: subprocess.Popen[bytes], log: Path) -> None:
+    if process.wait(HANG_SECONDS) != 0:
         raise RuntimeError(f"exit status {process.returncode}:\n{log.read_text()[-4000:]}")
 
 
@@ -246,10 +241,10 @@ def _build(
 
         kills = []
         for stage, victim in (("extract-", "a"), ("instances-", "b")):
-            wait_until(partial(begun, stage), f"a unit of {stage}", 300)
+            wait_until(partial(begun, stage), what=f"a unit of {stage}")
             kills.append({"host": victim, "stage": stage.rstrip("-"), "units done": done(stage)})
             cluster.kill(victim)
-        _finish(process, log, 600)
+        _finish(process, log)
     return {
         "seconds": round(time.monotonic() - began, 1),
         "killed": kills,
@@ -275,12 +270,12 @@ def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Pa
     began = time.monotonic()
     with _running(words, folder / "checkout", client, log) as process:
         wait_until(
-            lambda: count(runs, "MANIFEST.json") >= 2 or process.poll() is not None, "two checkpoints", 300
+            lambda: count(runs, "MANIFEST.json") >= 2 or process.poll() is not None, what="two checkpoints"
         )
         committed = count(runs, "MANIFEST.json")
         victim = next(name for name, host in cluster.workers.items() if host.runs("RayTrainWorker"))
         cluster.kill(victim)
-        _finish(process, log, 600)
+        _finish(process, log)
     attempts = {
         info.uri.split("/attempt-")[1][:6] for info in storage.list_files(runs) if "/attempt-" in info.uri
     }
@@ -315,7 +310,7 @@ def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
     for name, words in jobs.items():
         log, began = folder / f"single-{name}.log", time.monotonic()
         with _running([sys.executable, *words], folder / "checkout", environment, log) as process:
-            _finish(process, log, 600)
+            _finish(process, log)
         seconds[name] = round(time.monotonic() - began, 1)
     theirs, ours = contents(f"{single}/corpus"), contents(f"{many}/corpus")
     different = sorted(name for name in ours.keys() | theirs if ours.get(name) != theirs.get(name))

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,10 +77,11 @@ def test_the_cloud_accepts_the_machines(cloud: str) -> None:
 def test_head_is_on_demand_and_idle_workers_are_spot_from_zero(cloud: str) -> None:
     config = _load(cloud)
     kinds = config["available_node_types"]
-    spot = {
+    is_spot: dict[str, Callable[[Any], bool]] = {
         "aws": lambda node: node.get("InstanceMarketOptions", {}).get("MarketType") == "spot",
         "gcp": lambda node: node.get("scheduling", {}).get("provisioningModel") == "SPOT",
-    }[cloud]
+    }
+    spot = is_spot[cloud]
     assert config["head_node_type"] == "head"
     assert kinds["head"]["resources"] == {"CPU": 0}
     assert {name: spot(kind["node_config"]) for name, kind in kinds.items()} == {

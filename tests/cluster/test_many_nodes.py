@@ -37,7 +37,7 @@ def test_a_host_sees_the_programs_but_no_other_tmp(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.s3
-@pytest.mark.timeout(3000)
+@pytest.mark.timeout(10_800)
 def test_many_nodes_with_power_cuts_give_the_bytes_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
-"""Temporary folders: what killed processes leave goes, what living ones use stays."""
+"""Temporary folders: what killed processes leave goes; what others own stays."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,8 @@ import os, signal, sys, tempfile
 from pathlib import Path
 from cluster import scratch
 make = tempfile.mkdtemp
-def make_and_die(dir):
-    make(dir=dir)
+def make_and_die(**arguments):
+    make(**arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 tempfile.mkdtemp = make_and_die
 with scratch.folder("test", Path(sys.argv[1])):
@@ -53,7 +54,7 @@ def folders(parent: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("script", [DIES, DIES_EARLY])
-def test_a_killed_process_leaves_no_temporary_folder_for_ever(tmp_path: Path, script: str) -> None:
+def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, script: str) -> None:
     """Whoever makes the next folder removes it; the folders of the living stay."""
     with scratch.folder("test", tmp_path) as living:
         killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
@@ -75,7 +76,53 @@ def test_many_processes_never_take_the_folders_of_each_other(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with (
-        pytest.raises(StorageError, match="make a temporary folder: Not a directory"),
+        pytest.raises(StorageError, match="cannot make a temporary folder: Not a directory"),
         scratch.folder("test", tmp_path / "file"),
     ):
         pass
+
+
+def root_of(parent: Path) -> Path:
+    return parent / f"bertmill-{os.getuid()}-test"
+
+
+def test_a_link_in_the_place_of_the_folder_is_refused_and_its_target_untouched(tmp_path: Path) -> None:
+    """Anybody can make such a link in /tmp; the sweep would delete the folders behind it."""
+    (tmp_path / "home" / "thesis").mkdir(parents=True)
+    root_of(tmp_path).symlink_to(tmp_path / "home", target_is_directory=True)
+    with pytest.raises(StorageError, match="must be a folder, not a link"), scratch.folder("test", tmp_path):
+        pass
+    assert (tmp_path / "home" / "thesis").is_dir()
+
+
+def test_only_folders_made_here_are_removed(tmp_path: Path) -> None:
+    with scratch.folder("test", tmp_path):
+        pass
+    root = root_of(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    (root / "scratch-linked0").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (root / "notes").mkdir()
+    (root / "scratch-file0000").write_text("a file")
+    (root / "scratch-dead0000").mkdir()
+    with scratch.folder("test", tmp_path):
+        pass
+    assert sorted(path.name for path in root.iterdir()) == [
+        ".lock", "notes", "scratch-file0000", "scratch-linked0",
+    ]  # fmt: skip
+    assert (tmp_path / "elsewhere").is_dir()
+
+
+def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path: Path) -> None:
+    root_of(tmp_path).mkdir(mode=0o700)
+    (tmp_path / "precious").write_text("text")
+    (root_of(tmp_path) / ".lock").symlink_to(tmp_path / "precious")
+    with pytest.raises(StorageError, match="symbolic links"), scratch.folder("test", tmp_path):
+        pass
+    assert (tmp_path / "precious").read_text() == "text"
+
+
+def test_a_folder_that_others_can_write_to_is_refused(tmp_path: Path) -> None:
+    root_of(tmp_path).mkdir()
+    root_of(tmp_path).chmod(0o777)
+    with pytest.raises(StorageError, match=r"other users can write to it; run: chmod 700"):
+        scratch.folder("test", tmp_path).__enter__()

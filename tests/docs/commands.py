@@ -1,16 +1,18 @@
 """The shell commands of the guides, and for each program a way to check a command line without running it."""
 
+import json
 import re
 import shlex
 from argparse import Namespace
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
 from click import Command, Group, UsageError
 from pydantic import BaseModel
 
-from bertmill.cli import argument_parser
-from cluster.config_file import load_config
+from bertmill.cli.command import argument_parser
+from cluster.jobs.config_file import load_config
 from pipeline import build_corpus
 from pipeline.config import BuildConfig
 from schemas.errors import BertmillError
@@ -23,7 +25,7 @@ _JOBS: dict[str, tuple[Callable[[list[str]], tuple[Namespace, list[str]]], type[
     "pipeline/build_corpus.py": (build_corpus.parse_arguments, BuildConfig),
     "trainer/pretrain.py": (pretrain.parse_arguments, TrainConfig),
 }
-GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+GUIDES = sorted((ROOT / "docs").glob("**/*.md"))
 
 
 def commands(text: str) -> list[str]:
@@ -76,7 +78,19 @@ def _python(words: list[str]) -> None:
         if words[1] != "venv":
             raise ValueError(f"python -m {words[1]}")
         return
-    _job(words[0], words[1:])
+    if words[0] in _JOBS:
+        _job(words[0], words[1:])
+    else:
+        compile(_exists(words[0]).read_text(encoding="utf-8"), words[0], "exec")
+
+
+def _echo(words: list[str]) -> None:
+    """``echo JSON | COMMAND``: the input is JSON, and the command is checked like any other."""
+    text, pipe, *command = words
+    json.loads(text)
+    if pipe != "|":
+        raise ValueError(f"echo {text}: expected a pipe")
+    check(shlex.join(command))
 
 
 def _torchrun(words: list[str]) -> None:
@@ -89,7 +103,7 @@ def _torchrun(words: list[str]) -> None:
 def _bertmill(words: list[str]) -> None:
     arguments = argument_parser().parse_args(words)
     if getattr(arguments, "action", "") in ("build", "pretrain"):
-        from bertmill.submit import check as check_submission
+        from bertmill.cli.submit import check as check_submission
 
         check_submission(arguments.action, str(_exists(arguments.config)), arguments.overrides, uploads=True)
     elif words[0] == "plan":
@@ -189,6 +203,24 @@ def _prometheus(words: list[str]) -> None:
     _exists(flag.removeprefix("--config.file="))
 
 
+def _sbatch(words: list[str]) -> None:
+    """A batch script of ours passes its arguments on to a job."""
+    script = _exists(words[0]).read_text(encoding="utf-8")
+    (job,) = (job for job in _JOBS if job in script)
+    launcher = re.search(r"--launcher \w+", script)
+    _job(job, [*(launcher[0].split() if launcher else ()), "--config", *words[1:]])
+
+
+def _sky(words: list[str]) -> None:
+    """``sky jobs launch TASK --env NAME=VALUE ...``: the task declares the names."""
+    if words[:2] != ["jobs", "launch"]:
+        raise ValueError(f"sky {' '.join(words[:2])}")
+    declared = yaml.safe_load(_exists(words[2]).read_text(encoding="utf-8"))["envs"]
+    for option, value in zip(words[3::2], words[4::2], strict=True):
+        if option != "--env" or value.partition("=")[0] not in declared:
+            raise ValueError(f"{words[2]}: {option} {value}")
+
+
 def _aws(words: list[str]) -> None:
     if words[:2] != ["eks", "update-kubeconfig"]:
         raise ValueError(f"aws {' '.join(words[:2])}")
@@ -202,5 +234,5 @@ def _source(words: list[str]) -> None:
 _CHECKERS: dict[str, Callable[[list[str]], None]] = {
     "make": _make, "python": _python, "torchrun": _torchrun, "bertmill": _bertmill, "ray": _ray, ".": _source,
     "kubectl": _kubectl, "terraform": _terraform, "docker": _docker, "pip": _pip, "prometheus": _prometheus,
-    "aws": _aws,
+    "aws": _aws, "echo": _echo, "sbatch": _sbatch, "sky": _sky,
 }  # fmt: skip

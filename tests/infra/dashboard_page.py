@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from bertmill.charts import Line, line_chart
+from pipeline.report.line_chart import Line, line_chart
 from tests.infra import dashboard
 from tests.infra.prometheus import Series
 

@@ -53,7 +53,7 @@ def resource(crd: dict[str, Any]) -> tuple[str, Any]:
     schema["properties"].pop("status", None)
     schema["properties"]["apiVersion"] = {"const": "ray.io/v1"}
     schema["properties"]["kind"] = {"const": kind}
-    metadata = {name: {} for name in sorted(_METADATA)}
+    metadata: dict[str, dict[str, object]] = {name: {} for name in sorted(_METADATA)}
     schema["properties"]["metadata"] = {
         "type": "object",
         "properties": metadata,

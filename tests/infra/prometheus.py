@@ -14,6 +14,7 @@ import yaml
 
 from tests.infra.tools import ROOT
 from tests.s3_server import free_ports
+from tests.waiting import HANG_SECONDS, wait_until
 
 Series = list[dict[str, Any]]
 
@@ -40,11 +41,21 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
              f"--web.listen-address=127.0.0.1:{port}"],
             stdout=log, stderr=log,
         )  # fmt: skip
+    server = f"http://127.0.0.1:{port}"
     try:
-        yield f"http://127.0.0.1:{port}"
+        wait_until(lambda: _is_ready(server), what="Prometheus")
+        yield server
     finally:
         process.kill()
         process.wait()
+
+
+def _is_ready(server: str) -> bool:
+    """Whether the server answers; it starts with refused connections and 503."""
+    try:
+        return requests.get(f"{server}/-/ready", timeout=300).ok
+    except requests.ConnectionError:
+        return False
 
 
 def query(server: str, expression: str) -> Series:
@@ -58,7 +69,7 @@ def query_range(server: str, expression: str, start: float, end: float) -> Serie
 
 
 def _ask(server: str, what: str, **words: Any) -> Series:
-    answer = requests.get(f"{server}/api/v1/{what}", params=words, timeout=30).json()
+    answer = requests.get(f"{server}/api/v1/{what}", params=words, timeout=300).json()
     assert answer["status"] == "success", answer
     result: Series = answer["data"]["result"]
     return result
@@ -66,18 +77,15 @@ def _ask(server: str, what: str, **words: Any) -> Series:
 
 def rule_health(server: str) -> dict[str, str]:
     """Rule -> "ok", "unknown" (not evaluated yet) or "err"."""
-    groups = requests.get(f"{server}/api/v1/rules", timeout=10).json()["data"]["groups"]
+    groups = requests.get(f"{server}/api/v1/rules", timeout=300).json()["data"]["groups"]
     return {rule["name"]: rule["health"] for group in groups for rule in group["rules"]}
 
 
-def wait_for(server: str, expression: str, seconds: float = 120) -> None:
-    """Returns once ``expression`` has a value."""
-    deadline = time.monotonic() + seconds
+def wait_for(server: str, expression: str) -> Series:
+    """The value of ``expression``, once it has one."""
+    deadline = time.monotonic() + HANG_SECONDS
     while time.monotonic() < deadline:
-        try:
-            if query(server, expression):
-                return
-        except requests.ConnectionError:
-            pass  # Prometheus is starting
+        if found := query(server, expression):
+            return found
         time.sleep(0.5)
-    raise AssertionError(f"{expression}: no sample after {seconds} s")
+    raise AssertionError(f"{expression}: no sample")

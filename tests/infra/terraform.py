@@ -121,7 +121,7 @@ def _check(body: dict[str, Any], fields: dict[str, Any], where: str, *, top: boo
         elif "fields" in fields[name]:
             yield from _check_nested(value, fields[name], f"{where}.{name}", dynamic=name in dynamic)
         elif not _fits(value, fields[name]["type"]):
-            yield f"{where}.{name}: {value!r} is no {fields[name]['type']}"
+            yield f"{where}.{name}: {value!r} is not a {fields[name]['type']}"
 
 
 def _check_nested(value: Any, entry: dict[str, Any], where: str, *, dynamic: bool) -> Iterator[str]:

@@ -127,7 +127,7 @@ def test_the_token_is_mounted_where_ray_looks_for_it() -> None:
 
 
 def test_a_login_shell_finds_the_programs(tmp_path: Path) -> None:
-    """Ray's launcher runs its commands in login shells, and Debian's /etc/profile sets PATH anew."""
+    """Ray's launcher runs its commands in login shells, and Debian's /etc/profile resets PATH."""
     from ray.autoscaler._private.command_runner import _with_interactive
 
     assert "--login" in _with_interactive("ray start")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from cluster.config_file import parse_yaml, validate
+from cluster.jobs.config_file import parse_yaml, validate
 from pipeline.config import BuildConfig
 from tests.infra.kubernetes import faults, render
 from tests.infra.tools import ROOT
@@ -32,7 +32,8 @@ def _ray(resources: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _cluster(resources: list[dict[str, Any]]) -> dict[str, Any]:
     spec = _ray(resources)["spec"]
-    return spec.get("rayClusterSpec", spec)
+    cluster: dict[str, Any] = spec.get("rayClusterSpec", spec)
+    return cluster
 
 
 def _pods(resources: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -93,7 +94,11 @@ def test_job_has_deadlines_retries_and_a_config_that_is_valid(
     ((file, text),) = table["data"].items()
     assert spec["entrypoint"].endswith(f"--config /etc/bertmill/{file}")
     kind = name.split("-", maxsplit=1)[0]
-    model = {"build": BuildConfig, "pretrain": TrainConfig}[kind]
+    models: dict[str, type[BuildConfig] | type[TrainConfig]] = {
+        "build": BuildConfig,
+        "pretrain": TrainConfig,
+    }
+    model = models[kind]
     config = validate(model, parse_yaml(text.encode(), file), file)
     if isinstance(config, TrainConfig):
         (group,) = spec["rayClusterSpec"]["workerGroupSpecs"]
@@ -213,6 +218,9 @@ def test_overlays_run_the_configs_of_the_same_name(overlay: str, config: str) ->
     ours, theirs = (yaml.safe_load(path.read_text()) for path in (file, ROOT / f"configs/{config}.yaml"))
     if overlay == "pretrain-spot":  # nodes come and go without end
         ours["workers"]["max_failures"] = theirs["workers"]["max_failures"]
+    # The GPUs of the manifests have less memory than those of the configs.
+    for phase in [*ours.get("phases", []), *theirs.get("phases", [])]:
+        del phase["micro_batch_tokens"]
     assert ours == theirs
 
 
@@ -245,7 +253,7 @@ def test_shared_memory_holds_the_object_store(rendered: dict[str, list[dict[str,
             share = ray_constants.DEFAULT_OBJECT_STORE_MEMORY_PROPORTION * memory
             most = max(ray_constants.REQUIRE_SHM_SIZE_THRESHOLD, 0.95 * shared)
             assert min(share, most, ray_constants.DEFAULT_OBJECT_STORE_MAX_MEMORY_BYTES) <= shared
-            # What lies there counts as the container's memory.
+            # Files there count as the container's memory.
             assert shared <= memory / 2
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cluster import metrics
+from cluster.ray_cluster import metrics
 from tests.infra import dashboard
 from tests.infra.prometheus import prometheus, query, rule_health, wait_for
 from tests.infra.tools import ROOT
@@ -16,8 +16,8 @@ from tests.ray_head import RayHead, ray_head
 
 # What a run and a build report, published from a worker process as rank 0 and the driver do it.
 PUBLISHER = """
-import ray, time
-from cluster.metrics import BuildMetrics, TrainingMetrics
+import itertools, ray, time
+from cluster.ray_cluster.metrics import BuildMetrics, TrainingMetrics
 ray.init(address="auto", log_to_driver=False)
 
 @ray.remote(num_cpus=0)
@@ -29,15 +29,16 @@ class Publisher:
         self.build.planned("extract", 10)
 
     def say(self, step):
-        self.run({"step": step, "tokens": step * 1000, "loss": 2.5, "token_loss": 2.0, "pair_loss": 0.5,
-             "token_accuracy": 0.5, "pair_accuracy": 0.75, "learning_rate": 1e-4, "gradient_norm": 1.5,
+        self.run({"step": step, "tokens": step * 1000, "loss": 2.5, "mlm_loss": 2.0, "nsp_loss": 0.5,
+             "mlm_accuracy": 0.5, "nsp_accuracy": 0.75, "lr": 1e-4, "grad_norm": 1.5,
              "tokens_per_second": 1234.0, "step_seconds": 0.5, "data_wait_share": 0.01, "mfu": 0.3,
-             "packing_efficiency": 0.98, "skipped_steps": 2, "failed_saves": 0, "checkpoint_seconds": 3.5,
-             "languages": {"el": {"token_accuracy": 0.4, "pair_accuracy": 0.7, "token_loss": 2.2}}})
+             "packing_efficiency": 0.98, "skipped_steps": 2, "consecutive_failed_saves": 0,
+             "checkpoint_seconds": 3.5,
+             "languages": {"el": {"mlm_accuracy": 0.4, "nsp_accuracy": 0.7, "mlm_loss": 2.2}}})
         self.build.done("extract", step % 10, 5.0)
 
 publisher = Publisher.remote()
-for step in range(1, 600):
+for step in itertools.count(1):
     ray.get(publisher.say.remote(step))
     time.sleep(0.2)
 """
@@ -66,22 +67,21 @@ def test_dashboard_on_real_figures(publishing: RayHead, tmp_path: Path) -> None:
     with prometheus(tmp_path, f"127.0.0.1:{publishing.metrics_port}") as server:
         # Ray itself forgets a gauge that is not set again for two reports, here two seconds.
         wait_for(server, "ray_bertmill_train_step > 50")
-        wait_for(server, "deriv(ray_bertmill_build_units_done[1m])")
-        wait_for(server, "ray_node_mem_used")
         for figure in metrics.ALL:
-            found = query(server, f"ray_{metrics.PREFIX}{figure.name}")
-            assert found, figure.name
+            found = wait_for(server, f"ray_{metrics.PREFIX}{figure.name}")
             expected = set(figure.labels) | ({"build"} if figure.name.startswith("build_") else {"run"})
             assert expected <= set(found[0]["metric"]), figure.name
-        values = {name: query(server, text) for name, text in dashboard.expressions().items()}
-        empty = {name for name, result in values.items() if not result}
-        # No GPU here, and nothing was spilled.
-        assert empty <= {"GPU in use/A", "Objects spilled/A"}
+        # No GPU here, and nothing was spilled. A busy machine may leave out a report: then the next has it.
+        absent = {"GPU in use/A", "Objects spilled/A"}
+        values = {
+            name: query(server, text) if name in absent else wait_for(server, text)
+            for name, text in dashboard.expressions().items()
+        }
         assert values["Loss/A"][0]["value"][1] == "2.5"
         assert values["Loss/A"][0]["metric"] == {"run": "base"}
-        (language,) = values["Worst languages by token accuracy/A"]
+        (language,) = values["Worst languages by MLM accuracy/A"]
         assert (language["metric"], language["value"][1]) == ({"run": "base", "lang": "el"}, "0.4")
-        assert 0 <= float(values["Age of the last checkpoint/A"][0]["value"][1]) < 120
+        assert float(values["Age of the last checkpoint/A"][0]["value"][1]) >= 0
         wait_for(server, "bertmill:train_step > 0")
         health = rule_health(server)
         assert set(health.values()) <= {"ok", "unknown"}, health

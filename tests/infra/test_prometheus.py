@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cluster import metrics
+from cluster.ray_cluster import metrics
 from tests.infra import dashboard
 from tests.infra.tools import ROOT, run_tool
 
@@ -61,8 +61,8 @@ def test_every_alert_is_tested_to_fire_and_to_be_quiet() -> None:
         ("train_skipped_steps[30m])) > 5", "train_skipped_steps[30m])) > 500"),
         ("timestamp_seconds) > 3600", "timestamp_seconds) > 36000"),
         (
-            "max by (run) (ray_bertmill_train_failed_saves) > 0",
-            "max by (run) (ray_bertmill_train_failed_saves) > 2",
+            "max by (run) (ray_bertmill_train_consecutive_failed_saves) > 0",
+            "max by (run) (ray_bertmill_train_consecutive_failed_saves) > 2",
         ),
         ("max by (build, stage) (ray_bertmill_build_units_failed) > 0", "vector(0) > 0"),
         ("and bertmill:build_units_left > 0", ""),
@@ -139,8 +139,8 @@ def test_dashboard_shows_metrics_that_exist_and_all_of_ours() -> None:
     assert shown - ours == RAYS_OWN
     # Not every figure needs a panel, but a panel must not be lost unseen.
     unseen = {name.removeprefix("ray_bertmill_") for name in ours - shown}
-    assert unseen == {"train_tokens", "train_checkpoint_seconds", "train_language_pair_accuracy",
-                      "train_language_token_loss", "build_stage_rate"}  # fmt: skip
+    assert unseen == {"train_tokens", "train_checkpoint_seconds", "train_language_nsp_accuracy",
+                      "train_language_mlm_loss", "build_stage_rate"}  # fmt: skip
 
 
 def test_dashboard_panels_do_not_overlap_and_have_unique_ids() -> None:

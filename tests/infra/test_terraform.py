@@ -95,7 +95,7 @@ def test_aws_module_fits_the_providers() -> None:
 MISTAKES = [
     ("bucket.tf", "versioning_configuration", "versioning_config", "unknown argument versioning_config"),
     ("bucket.tf", 'status = "Enabled"\n  }', "}", "status is missing"),
-    ("bucket.tf", "bucket_key_enabled = true", 'bucket_key_enabled = "yes"', "is no bool"),
+    ("bucket.tf", "bucket_key_enabled = true", 'bucket_key_enabled = "yes"', "is not a bool"),
     ("bucket.tf", "days_after_initiation", "days", "unknown argument days"),
     ("bucket.tf", "_versioning.data]", "_version.data]", "aws_s3_bucket_version.data is not declared"),
     ("cluster.tf", "endpoint_private_", "endpoint_privat_", "unknown argument endpoint_privat_access"),
@@ -106,7 +106,7 @@ MISTAKES = [
     ("identity.tf", "module.plan.job_policy", "module.plan.jobs_policy", "has no output jobs_policy"),
     ("main.tf", "gpu_nodes         =", "gpus =", "unknown argument gpus"),
     ("main.tf", "  bucket            = var.bucket\n", "", "bucket is missing"),
-    ("releases.tf", "create_namespace = true", 'create_namespace = ["kuberay"]', "is no bool"),
+    ("releases.tf", "create_namespace = true", 'create_namespace = ["kuberay"]', "is not a bool"),
     ("network.tf", "vpc_id = aws_vpc.this.id", "vpc = aws_vpc.this.id", "unknown argument vpc"),
 ]  # fmt: skip
 
@@ -200,7 +200,7 @@ def test_every_decision_can_be_made_from_the_root_module() -> None:
 
 
 def test_the_launcher_may_do_what_ray_does_on_the_head(modules: Path) -> None:
-    """Every call of Ray's own AWS code on a head that is set up, and the keys of its own tag."""
+    """Every call that Ray's AWS code makes on a configured head, and the keys of its tag."""
     import inspect
 
     from ray.autoscaler import tags

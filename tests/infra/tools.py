@@ -7,17 +7,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def find_tool(name: str) -> str | None:
+    """The path of a validator, None where it is missing."""
+    return shutil.which(name, path=f"{Path(sys.executable).parent}") or shutil.which(name)
 
 
 def run_tool(
     name: str, *words: str, text: str | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
     """Runs a validator; its exit status is for the caller to judge."""
-    found = shutil.which(name, path=f"{Path(sys.executable).parent}") or shutil.which(name)
+    found = find_tool(name)
     if found is None:
         how = {"promtool": "apt-get install prometheus", "prometheus": "apt-get install prometheus"}
         pytest.skip(f"{name} is missing: {how.get(name, 'pip install -e .[infra]')}")
     return subprocess.run(
-        [found, *words], input=text, cwd=cwd, capture_output=True, text=True, check=False, timeout=120
+        [found, *words],
+        input=text,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANG_SECONDS,
     )

@@ -13,6 +13,7 @@ from tokenizers.models import WordPiece
 ROOT = Path(__file__).parents[2]
 
 
+@cache
 def bert_normalizer(cased: bool, strip_accents: bool) -> Any:
     return normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=not cased

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import HANG_SECONDS
+
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = ROOT / "sample"
 
@@ -35,6 +37,12 @@ def config(output: Path | str, **fields: Any) -> dict[str, Any]:
     }
 
 
+def held_out_config(output: Path | str, **fields: Any) -> dict[str, Any]:
+    """A config with a held-out share large enough that a document of these few is held out, and documents."""
+    instances = {**config(output)["instances"], "validation_share": 0.3}
+    return config(output, **{"instances": instances, "publish": {"documents": True}, **fields})
+
+
 def write_config(folder: Path, data: dict[str, Any], name: str = "build.yaml") -> Path:
     """``data`` as a config file (JSON is YAML)."""
     path = folder / name
@@ -43,7 +51,7 @@ def write_config(folder: Path, data: dict[str, Any], name: str = "build.yaml") -
 
 
 def environment() -> dict[str, str]:
-    """For a job that starts a Ray of its own."""
+    """For a job that starts its own Ray."""
     kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_JOB_ID")}
     return {**kept, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
 
@@ -53,11 +61,11 @@ def command(path: Path, *arguments: str) -> list[str]:
     return [sys.executable, str(ROOT / "pipeline" / "build_corpus.py"), "--config", str(path), *arguments]
 
 
-def run(path: Path, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Runs the job in a process of its own, which starts a Ray of its own unless it fails before."""
+def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs the job in a separate process, which starts its own Ray unless it fails earlier."""
     return subprocess.run(
         command(path, *arguments),
-        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False,
+        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
 
 

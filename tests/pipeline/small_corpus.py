@@ -2,8 +2,11 @@
 
 import hashlib
 import json
-from dataclasses import dataclass
+import shutil
+from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,22 +14,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.instances.bucket import BucketDocuments
-from pipeline.instances.counts import InstanceCounts
 from pipeline.instances.make_instances import InstanceSettings, make_instances
-from pipeline.shards import encode_shard, shard_entry, write_shard
-from schemas.manifest import MANIFEST_FORMAT, MANIFEST_VERSION, dump_manifest
+from pipeline.instances.shards import encode_shard, shard_entry, write_shard
+from schemas.instance_counts import InstanceCounts
 from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
-from schemas.shards import LABEL_CONVENTIONS
 from schemas.vocabulary import SPECIAL_TOKENS
+from tests.manifests import language_counts, manifest_body, sealed, set_entry
 from tests.reference_instances import golden_corpus, golden_vocabulary
 
-MASKING = {
-    "unit": "whole_word",
-    "probability": 0.15,
-    "mask_share": 0.8,
-    "random_share": 0.1,
-    "predict_unknown": False,
-}
 LENGTHS = {64: 10, 128: 20}
 
 
@@ -44,11 +39,12 @@ class SmallCorpus:
 
     def rewrite_manifest(self, manifest: dict[str, Any]) -> None:
         """As a careful forger would: with the seal of the new text."""
-        self.manifest_path.write_bytes(dump_manifest(manifest))
+        self.manifest_path.write_bytes(sealed(manifest))
 
     def shard(self, number: int = 0) -> Path:
         entries = [shard for entry in self.manifest["sets"] for shard in entry["shards"]]
-        return self.folder / entries[number]["path"]
+        path: Path = self.folder / entries[number]["path"]
+        return path
 
     def replace_rows(self, change: Any, number: int = 0) -> None:
         """Change the rows of a shard and make all sums of the manifest fit again."""
@@ -60,10 +56,18 @@ class SmallCorpus:
         for entry in manifest["sets"]:
             for index, shard in enumerate(entry["shards"]):
                 if self.folder / shard["path"] == path:
-                    entry["shards"][index] = shard_entry(table, data, shard["path"])
+                    entry["shards"][index] = shard_entry(table, data, shard["path"]).model_dump()
             for name in ("rows", "tokens"):
                 entry[name] = sum(shard[name] for shard in entry["shards"])
+        count_sequences(manifest)
         self.rewrite_manifest(manifest)
+
+
+def count_sequences(manifest: dict[str, Any]) -> None:
+    """Makes the counts of the languages fit the shards."""
+    for lang, counts in manifest["languages"].items():
+        shards = [shard for entry in manifest["sets"] for shard in entry["shards"]]
+        counts["sequences"] = sum(shard["languages"].get(lang, 0) for shard in shards)
 
 
 def small_bucket(numbers: list[int]) -> BucketDocuments:
@@ -96,9 +100,22 @@ def small_settings(length: int, objective: str = "nsp", unit: str = "whole_word"
 
 
 def build_small_corpus(folder: Path, objective: str = "nsp", unit: str = "whole_word") -> SmallCorpus:
+    """A copy, for a test to damage, of a corpus that is built once in this process."""
+    shutil.copytree(_built_corpus(objective, unit).name, folder, dirs_exist_ok=True)
+    return SmallCorpus(folder)
+
+
+@cache
+def _built_corpus(objective: str, unit: str) -> "TemporaryDirectory[str]":
+    built = TemporaryDirectory(prefix="small-corpus-")
+    _build(Path(built.name), objective, unit)
+    return built
+
+
+def _build(folder: Path, objective: str, unit: str) -> None:
     sets: list[dict[str, Any]] = []
     by_set: dict[str, Any] = {}
-    for length in LENGTHS:
+    for length, predictions in LENGTHS.items():
         for split, number in (("train", 0), ("train", 1), ("validation", 0)):
             shards, total = [], InstanceCounts()
             for bucket in range(2):
@@ -110,58 +127,29 @@ def build_small_corpus(folder: Path, objective: str = "nsp", unit: str = "whole_
                     small_bucket(numbers), small_settings(length, objective, unit), 7, number
                 )
                 path = f"data/len{length}/{split}-{number}-{bucket:05d}.parquet"
-                shards.append(write_shard(made.table, str(folder), path))
+                shards.append(write_shard(made.table, str(folder), path).model_dump())
                 for counts in made.counts.values():
                     total.add(counts)
-            sets.append(set_entry(length, split, number, shards))
-            by_set[f"len{length}/{split}/{number}"] = total.as_dict()
+            entry = set_entry(
+                f"len{length}", length, number, shards, split=split, max_predictions=predictions
+            )
+            sets.append(entry)
+            by_set[f"len{length}/{split}/{number}"] = asdict(total)
     corpus = SmallCorpus(folder)
     raw = "".join(f"{piece}\n" for piece in golden_vocabulary()).encode()
     (folder / "tokenizer").mkdir()
     (folder / "tokenizer" / "vocab.txt").write_bytes(raw)
-    masking = {**MASKING, "unit": unit}
-    corpus.rewrite_manifest(manifest_of(objective, masking, sets, by_set, hashlib.sha256(raw).hexdigest()))
-    return corpus
-
-
-def set_entry(length: int, split: str, number: int, shards: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "name": f"len{length}",
-        "split": split,
-        "max_seq_length": length,
-        "max_predictions": LENGTHS[length],
-        "pass": number,
-        "rows": sum(shard["rows"] for shard in shards),
-        "tokens": sum(shard["tokens"] for shard in shards),
-        "shards": shards,
-    }
-
-
-def manifest_of(
-    objective: str, masking: dict[str, Any], sets: list[Any], by_set: dict[str, Any], sha256: str
-) -> dict[str, Any]:
     vocabulary = golden_vocabulary()
-    return {
-        "format": MANIFEST_FORMAT,
-        "version": MANIFEST_VERSION,
-        "objective": objective,
-        "label_convention": LABEL_CONVENTIONS[objective],
-        "masking": masking,
-        "vocabulary": {
-            "path": "tokenizer/vocab.txt",
-            "size": len(vocabulary),
-            "sha256": sha256,
-            "cased": True,
-            "special_ids": {token: vocabulary.index(token) for token in SPECIAL_TOKENS},
-        },
-        "languages": {"en": {}, "fi": {}},
-        "sets": sets,
-        "counts": {"by_set": by_set},
-        "config": {},
-        "config_hash": "0" * 64,
-        "code_version": "test",
-        "libraries": {},
+    about = {
+        "size": len(vocabulary),
+        "sha256": hashlib.sha256(raw).hexdigest(),
+        "special_ids": {token: vocabulary.index(token) for token in SPECIAL_TOKENS},
     }
+    manifest = manifest_body(sets, about, {lang: language_counts() for lang in ("en", "fi")}, objective)
+    manifest["masking"]["unit"] = unit
+    manifest["counts"]["by_set"] = by_set
+    count_sequences(manifest)
+    corpus.rewrite_manifest(manifest)
 
 
 def set_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:

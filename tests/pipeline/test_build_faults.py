@@ -4,23 +4,27 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.util.placement_group import placement_group, remove_placement_group
 
 from cluster import storage
-from cluster.config_file import validate
-from pipeline.build import build
+from cluster.jobs.config_file import validate
+from cluster.jobs.lease import Claimant, acquire_lease
+from pipeline.build import build, work_folder
 from pipeline.config import BuildConfig
-from pipeline.verify import verify_corpus
+from pipeline.verify.corpus import verify_corpus
 from schemas.errors import StorageError
 from tests.fault_proxy import FaultProxy
 from tests.pipeline import builds
 from tests.ray_cluster import RayCluster
 from tests.s3_server import S3Server
+from tests.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.ray
 
@@ -35,7 +39,7 @@ def undisturbed(ray_session: RayCluster, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 200 kB of room."""
+    """A separate file system with room for 200 kB."""
     folder = tmp_path / "disk"
     folder.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:
@@ -49,7 +53,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_is_told_and_leaves_no_marker_without_its_files(
+def test_a_full_disk_is_reported_and_leaves_no_marker_without_its_files(
     undisturbed: dict[str, str], small_disk: Path
 ) -> None:
     """Case pipeline-027. Given room, the same line completes the build."""
@@ -80,24 +84,30 @@ def start(path: Path, cluster: RayCluster) -> "subprocess.Popen[str]":
 
 
 def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
-    _, told = process.communicate(timeout=600)
-    return process.returncode, told
+    _, errors = process.communicate(timeout=HANG_SECONDS)
+    return process.returncode, errors
 
 
 def test_two_builds_at_once_on_one_output(
     undisturbed: dict[str, str], ray_session: RayCluster, tmp_path: Path
 ) -> None:
-    """Both do the same work and write the same bytes; the job that comes second harms nothing."""
+    """A live owner is not replaced; of two builds, the second is refused or comes after the first."""
     output = tmp_path / "corpus"
     path = builds.write_config(tmp_path, builds.config(output))
+    owner = acquire_lease(work_folder(str(output)), Claimant(seconds=1))
+    status, refused = outcome(start(path, ray_session))
+    owner.release()
+    assert status == 2
+    assert f"build_corpus: {output}/work: attempt 1 (host " in refused
+    assert "is building this corpus; wait until it has ended, or stop it" in refused.splitlines()[-1]
     outcomes = [outcome(process) for process in [start(path, ray_session), start(path, ray_session)]]
-    assert [status for status, _ in outcomes] == [0, 0], outcomes
+    assert sorted(status for status, _ in outcomes) in ([0, 0], [0, 2]), outcomes
     assert builds.published_files(output) == undisturbed
     assert list(verify_corpus(str(output)).problems) == []
 
 
 def test_two_configs_at_once_on_one_output(ray_session: RayCluster, tmp_path: Path) -> None:
-    """One of them gets the output, the other is told so."""
+    """One of them gets the output; the other exits with an error that says so."""
     output = tmp_path / "corpus"
     small: dict[str, Any] = {"sources": builds.config(output)["sources"]}
     small["sources"][0]["paths"] = small["sources"][0]["paths"][:2]
@@ -107,9 +117,31 @@ def test_two_configs_at_once_on_one_output(ray_session: RayCluster, tmp_path: Pa
     ]
     outcomes = [outcome(process) for process in [start(path, ray_session) for path in paths]]
     assert sorted(status for status, _ in outcomes) == [0, 2], outcomes
-    refused = next(told for status, told in outcomes if status == 2)
-    assert "holds a build of another config (differs in seed)" in refused.strip().splitlines()[-1]
+    refused = next(errors for status, errors in outcomes if status == 2)
+    reasons = ("is building this corpus", "holds a build of another config (differs in seed)")
+    assert any(reason in refused.splitlines()[-1] for reason in reasons)
     assert list(verify_corpus(str(output)).problems) == []
+    changed = builds.write_config(tmp_path, builds.config(output, seed=3, **small))
+    status, refused = outcome(start(changed, ray_session))
+    assert status == 2
+    assert "holds a build of another config (differs in seed)" in refused.splitlines()[-1]
+
+
+def test_a_build_that_waits_for_a_cpu_says_so_and_stops(ray_session: RayCluster, tmp_path: Path) -> None:
+    everything = placement_group([{"CPU": 4}])
+    assert everything.wait(HANG_SECONDS)
+    process = start(builds.write_config(tmp_path, builds.config(tmp_path / "corpus")), ray_session)
+    try:
+        assert process.stderr is not None
+        said = next(line for line in process.stderr if "waiting for" in line)
+        assert "build: waiting for 1 CPU, the cluster has 4 CPUs, but only 0 CPUs free" in said
+        process.send_signal(signal.SIGTERM)
+        status, errors = outcome(process)
+    finally:
+        process.kill()
+        remove_placement_group(everything)
+    assert status == 143
+    assert errors.splitlines()[-1] == "build_corpus: stopped; rerun the same command to resume"
 
 
 @pytest.mark.slow
@@ -126,7 +158,7 @@ def test_a_faulty_line_to_the_storage_changes_no_byte(
     path = builds.write_config(tmp_path, builds.config(s3_folder))
     with FaultProxy(s3_server.port, plan) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
-        done = builds.run(path, "--cpus", "2", timeout=900)
+        done = builds.run(path, "--cpus", "2")
     assert done.returncode == 0, done.stderr
     assert min(proxy.done[fault] for fault in ("503", "reset", "lost")) > 0
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)

@@ -1,4 +1,4 @@
-"""The same losers and the same vocabulary whatever the workers, the buckets and the files."""
+"""The same removals and the same vocabulary whatever the workers, the buckets and the files."""
 
 import random
 from dataclasses import dataclass
@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import ray
 
-import pipeline.stage_dedup as stage_dedup
-import pipeline.stage_vocabulary as stage_vocabulary
 from pipeline.config import BuildConfig, Dedup, Extraction, Instances, Source, Vocabulary
-from pipeline.stage_dedup import run_dedup
-from pipeline.stage_extract import run_extract
-from pipeline.stage_vocabulary import run_vocabulary
+from pipeline.stages import dedup as stage_dedup
+from pipeline.stages import vocabulary as stage_vocabulary
+from pipeline.stages.dedup import run_dedup
+from pipeline.stages.extract import run_extract
+from pipeline.stages.vocabulary import run_vocabulary
+from tests.pipeline.removal_files import all_removals
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
 from tests.ray_cluster import RayCluster
 
@@ -38,7 +39,7 @@ def pages() -> list[str]:
     chance = random.Random(11)
     vocabulary = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 4))) for _ in range(400)]
     texts = [" ".join(chance.choices(vocabulary, k=60)).capitalize() + "." for _ in range(120)]
-    # Six words that come once: they are no words to train on, but their letters must not be lost.
+    # Six words that occur once: training skips them, but must not lose their letters.
     for number, letters in enumerate(permutations(RARE), 20):
         texts[number] += f" {''.join(letters)}."
     numbered = [*texts, *texts[:15], *texts[:5]]
@@ -78,24 +79,25 @@ def run(folder: Path, cut: Cut, monkeypatch: pytest.MonkeyPatch) -> dict[str, An
     monkeypatch.setattr(stage_vocabulary, "BYTES_PER_BUCKET", -(-size // cut.buckets))
     deduplicated = run_dedup(config, work, extracted)
     made = run_vocabulary(config, work, extracted, deduplicated)
-    columns = (deduplicated.losers[name].to_pylist() for name in ("key", "reason", "kept_key"))
+    removed = all_removals(deduplicated.removals)
+    columns = (removed[name].to_pylist() for name in ("key", "reason", "kept_key"))
     return {
         "units": len(extracted.parts),
-        "losers": sorted(zip(*columns, strict=True)),
+        "removed": sorted(zip(*columns, strict=True)),
         "tokenizer": {path.name: path.read_bytes() for path in (folder / "out" / "tokenizer").iterdir()},
         "counts": made.counts,
     }
 
 
-def test_losers_and_vocabulary_for_any_workers_buckets_and_files(
+def test_removals_and_vocabulary_for_any_workers_buckets_and_files(
     ray_session: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Cases pipeline-010, pipeline-014, pipeline-024 and pipeline-025, on Ray."""
     one = run(tmp_path / "one", Cut(dumps=1, cpus=1, buckets=1), monkeypatch)
     other = run(tmp_path / "other", Cut(dumps=5, cpus=4, buckets=3), monkeypatch)
     assert other.pop("units") > one.pop("units")
-    assert {reason for _, reason, _ in one["losers"]} == {"duplicate", "duplicate-text"}
-    assert len(one["losers"]) == 8 + 20
+    assert {reason for _, reason, _ in one["removed"]} == {"duplicate", "duplicate-text"}
+    assert len(one["removed"]) == 8 + 20
     assert one == other
     pieces = one["tokenizer"]["vocab.txt"].decode().split("\n")
     assert {*RARE, *("##" + letter for letter in RARE)} <= set(pieces)

@@ -1,15 +1,18 @@
-"""The check of shards and of the seal, which have quick ways for manifests of many shards."""
+"""Wrong fields are named by their place, edits break the seal, and other versions are refused."""
 
 import json
+from typing import Any
 
+import jsonschema
 import pytest
 
 from schemas.errors import CorpusError
-from schemas.manifest import dump_manifest, parse_manifest
-from tests.trainer.synthetic import manifest, set_entry
+from schemas.manifest import manifest_schema, parse_manifest
+from tests.manifests import sealed, set_entry
+from tests.trainer.synthetic import manifest
 
 
-def with_groups(groups):
+def with_groups(groups: list[Any]) -> dict[str, Any]:
     shard = {
         "path": "train-32-0/shard.parquet",
         "rows": 1,
@@ -23,15 +26,15 @@ def with_groups(groups):
 
 
 @pytest.mark.parametrize("groups", [[], [1], [1024, 1024, 7], [2**40]])
-def test_good_row_groups(groups):
-    found = parse_manifest(dump_manifest(with_groups(groups)), "m")
-    assert found["sets"][0]["shards"][0]["row_groups"] == groups
+def test_good_row_groups(groups: list[Any]) -> None:
+    found = parse_manifest(sealed(with_groups(groups)), "m")
+    assert found.sets[0].shards[0].row_groups == groups
 
 
 @pytest.mark.parametrize("groups", [[0], [4, -1], [1.5], [True], ["3"], [None], [[3]], {"0": 3}, "3", 3])
-def test_bad_row_groups_are_named(groups):
+def test_bad_row_groups_are_named(groups: list[Any]) -> None:
     with pytest.raises(CorpusError, match=r"\$\.sets\[0\]\.shards\[0\]\.row_groups"):
-        dump_manifest(with_groups(groups))
+        sealed(with_groups(groups))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +46,7 @@ def test_bad_row_groups_are_named(groups):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("place", [0, 2])
-def test_bad_shards_are_named_wherever_they_stand(field, value, place):
+def test_bad_shards_are_named_wherever_they_stand(field: str, value: Any, place: Any) -> None:
     content = with_groups([1])
     (shard,) = content["sets"][0]["shards"]
     content["sets"][0]["shards"] = [dict(shard) for _ in range(3)]
@@ -51,21 +54,21 @@ def test_bad_shards_are_named_wherever_they_stand(field, value, place):
     with pytest.raises(
         CorpusError, match=rf"\$\.sets\[0\]\.shards\[{place}\].*{field if field != 'extra' else ''}"
     ):
-        dump_manifest(content)
+        sealed(content)
 
 
-def test_a_shard_without_a_field_is_refused():
+def test_a_shard_without_a_field_is_refused() -> None:
     content = with_groups([1])
     del content["sets"][0]["shards"][0]["bytes"]
-    with pytest.raises(CorpusError, match="'bytes' is a required property"):
-        dump_manifest(content)
+    with pytest.raises(CorpusError, match=r"\$\.sets\[0\]\.shards\[0\]\.bytes: Field required"):
+        sealed(content)
 
 
-def test_the_seal_holds_in_any_layout_and_breaks_with_any_edit():
-    raw = dump_manifest(with_groups([3, 4]))
+def test_the_seal_holds_in_any_layout_and_breaks_with_any_edit() -> None:
+    raw = sealed(with_groups([3, 4]))
     found = parse_manifest(raw, "m")
     for layout in ({"indent": 4}, {"separators": (",", ":")}, {"sort_keys": True}):
-        assert parse_manifest(json.dumps(found, **layout).encode(), "m") == found
+        assert parse_manifest(json.dumps(json.loads(raw), **layout).encode(), "m") == found
     for old, new in (
         (b'"rows": 1', b'"rows": 2'),
         (b'"cased": true', b'"cased": false'),
@@ -75,3 +78,32 @@ def test_the_seal_holds_in_any_layout_and_breaks_with_any_edit():
         assert edited != raw
         with pytest.raises(CorpusError, match="was edited or damaged"):
             parse_manifest(edited, "m")
+
+
+def test_an_older_manifest_is_refused_with_what_to_do() -> None:
+    raw = sealed(with_groups([1])).replace(b'"version": 2', b'"version": 1')
+    with pytest.raises(
+        CorpusError, match=r"^m: format 'bertmill-corpus' version 1; .*build the corpus again"
+    ):
+        parse_manifest(raw, "m")
+
+
+def test_a_missing_special_token_is_named() -> None:
+    content = with_groups([1])
+    content["vocabulary"]["special_ids"] = {"[PAD]": 0}
+    with pytest.raises(CorpusError, match=r"\$\.vocabulary\.special_ids: Value error, \[UNK\] is missing"):
+        sealed(content)
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b"\xff", b"[" * 100_000, b'{"config": NaN}'])
+def test_invalid_manifests_give_a_one_line_error(raw: Any) -> None:
+    with pytest.raises(CorpusError, match=r"^m: [^\n]+$"):
+        parse_manifest(raw, "m")
+
+
+def test_the_schema_follows_from_the_classes() -> None:
+    schema = manifest_schema()
+    jsonschema.validate(json.loads(sealed(with_groups([1, 2]))), schema)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(with_groups([0]), schema)
+    assert schema["$defs"]["Shard"]["properties"]["row_groups"]["description"] == "Rows of each row group."

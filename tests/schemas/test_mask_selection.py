@@ -9,7 +9,7 @@ from schemas.mask_selection import MAX_GROUP_WORDS, GroupLengths, Words, find_wo
 from schemas.masking import offsets_of
 from schemas.randomness import draws, stream
 
-# A row: pieces of each word, 0 for a piece that is no candidate.
+# A row: the subwords of each word, 0 for one that is not a candidate.
 Row = list[int]
 
 
@@ -82,5 +82,5 @@ def test_groups_are_those_of_one_word_after_the_other(
 def test_groups_of_more_words_than_the_bits_hold_are_refused() -> None:
     words, keys = words_of([[1] * 80]), draws(1, np.arange(1))
     lengths = GroupLengths(np.ones(MAX_GROUP_WORDS + 1), keys, whole=False)
-    with pytest.raises(ValueError, match="57 words at most"):
+    with pytest.raises(ValueError, match="at most 57 words"):
         pick_words(words, budget=np.array([5]), keys=keys, groups=lengths, max_predictions=5)

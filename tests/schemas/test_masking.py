@@ -185,8 +185,8 @@ def test_words_are_masked_whole_and_end_at_a_separator() -> None:
     for positions in split(mask_rows(rows, MaskingRule(unit="whole_word", probability=0.35), VOCABULARY)):
         together[tuple(positions)] += 1
     words = ({1, 2, 3}, {4}, {6}, {7, 8})
-    for positions in together:
-        assert all(word <= set(positions) or not word & set(positions) for word in words)
+    for group in together:
+        assert all(word <= set(group) or not word & set(group) for word in words)
     assert sum(count for positions, count in together.items() if (4 in positions) != (6 in positions)) > 100
 
 
@@ -205,7 +205,8 @@ def test_where_no_word_fits_one_is_masked_all_the_same() -> None:
 def test_a_segmenter_gives_the_words_of_a_script_without_word_spaces() -> None:
     def in_pairs(ids: np.ndarray[Any, Any], offsets: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         place = np.arange(ids.size) - np.repeat(offsets[:-1], np.diff(offsets))
-        return place % 2 == 0
+        starts: np.ndarray[Any, Any] = place % 2 == 0
+        return starts
 
     rows = full_rows(300, 40)
     masked = mask_rows(rows, MaskingRule(unit="whole_word"), VOCABULARY, in_pairs)
@@ -297,7 +298,7 @@ def test_dynamic_masks_come_from_seed_epoch_and_sample_alone() -> None:
     ("pieces", "message"),
     [
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "a"], r"\[MASK\] is missing"),
-        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"], "no piece beside"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused0]"], "contains only special tokens"),
     ],
 )
 def test_a_vocabulary_that_cannot_mask_is_refused(pieces: list[str], message: str) -> None:

@@ -1,16 +1,12 @@
-"""Fixtures of the trainer's tests: places for runs, a small model, one thread."""
+"""Fixtures of the trainer's tests: places for runs, one thread."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-
-from tests.trainer.models import VOCAB, small_config
-from tests.trainer.tokenizers_for_tests import write_tokenizer
-from trainer.export import ModelCard, export_model
-from trainer.model import BertPretraining
 
 
 @pytest.fixture
@@ -22,7 +18,9 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture(params=["file", "gs", pytest.param("s3", marks=pytest.mark.s3)])
+@pytest.fixture(
+    params=["file", pytest.param("gs", marks=pytest.mark.gs), pytest.param("s3", marks=pytest.mark.s3)]
+)
 def run(request: pytest.FixtureRequest, tmp_path: Path, temporary: Path) -> str:
     """Where a run is kept: once a local folder, once a real S3, once an emulated Google Cloud Storage."""
     if request.param in ("s3", "gs"):
@@ -38,18 +36,11 @@ def local_run(tmp_path: Path, temporary: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models of a few thousand weights: threads that wait for each other would take all the time."""
+    """Models of a few thousand weights: threads that wait for each other would take all the time.
+
+    tests/numeric_matrix.py sets TEST_THREADS.
+    """
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("TEST_THREADS", "1")))
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The folder of a small exported model with its tokenizer, to fine-tune."""
-    folder = tmp_path_factory.mktemp("pretrained")
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
-    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
-    return str(folder / "m")

@@ -3,22 +3,28 @@
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from trainer import checkpoint_parts, loop, pretrain
+from tests.trainer.records import FreeEvent
+from trainer import pretrain
+from trainer.checkpoint import parts as checkpoint_parts
+from trainer.run import loop
 
 
 class FaultyTrainer(loop.Trainer):
     """A trainer to which ``FAULT`` in the environment happens in the middle of a step."""
 
-    def _gradients(self, batches, targets):
+    def _gradients(self, batches: Any, targets: Any) -> Any:
         kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")
         here = rank in ("all", str(self.ranks.rank)) and batches.plan.step == int(step)
         if here and kind == "kill":
             self.module.register_full_backward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         if here and kind == "kill-forward":
-            layer = self.network.model.token_head.dense  # the model as a whole is not called by its loss
+            layer = self.network.model.token_head.dense  # the loss does not call the whole model
             layer.register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
         if here and kind == "kill-optimizer":
             self.network.optimizer.register_step_post_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -32,7 +38,7 @@ class FaultyTrainer(loop.Trainer):
                 self.network.parameters[3].view(-1)[0] += 1e-3
         if kind == "stream":
             state = torch.get_rng_state()
-            self.log.event("stream", step=batches.plan.step, draws=torch.rand(4).tolist())
+            self._note("stream", step=batches.plan.step, draws=torch.rand(4).tolist())
             torch.set_rng_state(state)
         if here and kind == "nan":
             layer = self.network.model.token_head.dense
@@ -43,35 +49,39 @@ class FaultyTrainer(loop.Trainer):
                 hook.remove()
         return super()._gradients(batches, targets)
 
-    def _save(self):
+    def _note(self, event: str, **fields: Any) -> None:
+        self.log.write(FreeEvent.model_validate({"event": event, **fields}))
+
+    def _save(self) -> None:
         kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")
         if (kind, rank, step) == ("kill-save", str(self.ranks.rank), str(self.position.step)):
-            checkpoint_parts.write_share = half_a_share
+            vars(checkpoint_parts).update(write_share=half_a_share)
         super()._save()
         if (kind, rank, step) == ("term-save", str(self.ranks.rank), str(self.position.step)):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    def _finish(self, stopped):
-        found = super()._finish(stopped)
+    def _finish(self) -> Any:
+        checkpoint = super()._finish()
         reads = sum(stream.rows.lengths_read for stream in self.data.streams.values())
-        self.log.event("reads", rank=self.ranks.rank, lengths=reads)
-        self.log.event("weights", sums=[float(p.double().sum()) for p in self.network.parameters])
-        return found
+        self._note("reads", rank=self.ranks.rank, lengths=reads)
+        sums = [float(parameter.double().sum()) for parameter in self.network.parameters]
+        self._note("weights", sums=sums)
+        return checkpoint
 
 
-def half_a_share(folder, share, rank, world_size):
+def half_a_share(folder: Path, share: float, rank: int, world_size: int) -> None:
     """Writes a part that ends too early, and is gone."""
     (folder / checkpoint_parts.part_name(rank, world_size)).write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def run_rank(arguments, environment, output):
+def run_rank(arguments: Sequence[str], environment: dict[str, str], output: Path) -> None:
     """The body of a forked process: its streams go to the file ``output``."""
     file = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.environ.update(environment)
     torch.set_num_threads(1)
-    loop.Trainer = FaultyTrainer
-    pretrain.train = loop.train
+    vars(loop).update(Trainer=FaultyTrainer)
+    vars(pretrain).update(train=loop.train)
     sys.exit(pretrain.main(arguments))

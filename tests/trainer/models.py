@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from trainer.model import BertPretraining
-from trainer.model_config import ModelConfig
+from trainer.model.config import ModelConfig
+from trainer.model.pretraining import BertPretraining
 
 VOCAB = 101
 

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 
 from tests.ray_cluster import ROOT
+from tests.waiting import HANG_SECONDS
 
 
 def environment() -> dict[str, str]:
@@ -17,6 +18,9 @@ def environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "disabled",
         "RAY_TRAIN_V2_ENABLED": "1",
+        # By default Ray looks every two seconds for a failure, and every five for a node that will go.
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
+        "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
         "RAY_memory_monitor_refresh_ms": "0",
     }
 
@@ -53,7 +57,7 @@ class Nodes:
     def end(self) -> None:
         """Ends every process of the cluster."""
         try:
-            self._process.communicate("quit\n", timeout=60)
+            self._process.communicate("quit\n", timeout=HANG_SECONDS)
         except subprocess.TimeoutExpired:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()

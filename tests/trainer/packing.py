@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from trainer.microbatch import MicroBatch
+from trainer.model.microbatch import MicroBatch
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Row:
 
 
 def pack(rows: list[Row], first_sample: int = 0) -> MicroBatch:
-    ids, segments, positions, bounds, masked_index, masked_ids = [], [], [], [0], [], []
+    ids, segments, positions, bounds = list[int](), list[int](), list[int](), [0]
+    masked_index, masked_ids = list[int](), list[int]()
     for row in rows:
         masked_index += [bounds[-1] + place for place in sorted(row.masked)]
         masked_ids += [row.masked[place] for place in sorted(row.masked)]

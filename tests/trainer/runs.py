@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import yaml
 from tests.ray_cluster import ROOT
 from tests.s3_server import free_ports
 from tests.trainer.faulty_pretrain import run_rank
+from tests.waiting import HANG_SECONDS
 
 TINY = {
     "size": "custom",
@@ -37,7 +38,7 @@ def phase(max_seq_length: int, global_batch: int, micro_batch_tokens: int, **fie
     }
 
 
-def train_config(folder: Path, manifest: Path, **changes: Any) -> dict[str, Any]:
+def train_config(folder: Path, manifest: Path | str, **changes: Any) -> dict[str, Any]:
     """A config as a mapping: 12 steps of 16 rows; ``changes`` replace whole fields."""
     return {
         "run": {"name": "run", "storage": str(folder / "runs")},
@@ -45,8 +46,8 @@ def train_config(folder: Path, manifest: Path, **changes: Any) -> dict[str, Any]
         "model": TINY,
         "phases": [phase(32, 16, 128, steps=12)],
         "checkpoints": {"every_steps": 4, "every_seconds": None},
-        "logging": {"every_steps": 1, "samples": True, "tensorboard": False},
-        "workers": {"collective_timeout_seconds": 60},
+        "logging": {"every_steps": 1, "samples": True, "trackers": []},
+        "workers": {"collective_timeout_seconds": HANG_SECONDS},
         **changes,
     }
 
@@ -69,7 +70,7 @@ def torchrun(config: Path, ranks: int) -> tuple[int, str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=HANG_SECONDS,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -84,7 +85,9 @@ class Group:
         fault: str = "none:0:0",
         overrides: Sequence[str] = (),
         ranks_per_node: int | None = None,
+        overrides_of_last: Sequence[str] = (),
     ) -> None:
+        """``overrides_of_last`` are given to the last rank only."""
         per_node = ranks_per_node or ranks
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["tests.trainer.faulty_pretrain"])
@@ -100,12 +103,21 @@ class Group:
         self.processes = [
             server.Process(
                 target=run_rank,
-                args=(arguments, {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank % per_node)}, output),
+                args=(
+                    [*arguments, *(overrides_of_last if rank == ranks - 1 else ())],
+                    {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank % per_node)},
+                    output,
+                ),
             )
             for rank, output in enumerate(self._outputs)
         ]
         for process in self.processes:
             process.start()
+
+    def pid(self, rank: int) -> int:
+        pid = self.processes[rank].pid
+        assert pid is not None
+        return pid
 
     def output(self) -> str:
         return "".join(path.read_text() for path in self._outputs)
@@ -114,9 +126,9 @@ class Group:
         for process in self.processes:
             process.kill()
 
-    def finish(self, *expected: int, timeout: float = 120) -> str:
-        """The output of all ranks, which have to end with these statuses (0 by default) in this time."""
-        end = time.monotonic() + timeout
+    def finish(self, *expected: int) -> str:
+        """The output of all ranks, which have to end with these statuses (0 by default)."""
+        end = time.monotonic() + HANG_SECONDS
         for process in self.processes:
             process.join(max(0.0, end - time.monotonic()))
         codes = [process.exitcode for process in self.processes]
@@ -126,17 +138,6 @@ class Group:
             path.unlink()
         assert codes == list(expected or [0] * len(codes)), output
         return output
-
-
-def wait_until(
-    condition: Callable[[], bool], process: subprocess.Popen[str] | None = None, timeout: float = 90
-) -> None:
-    end = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        if process is not None and process.poll() is not None:
-            raise AssertionError(process.communicate()[0])
-        time.sleep(0.02)
 
 
 class History:
@@ -168,7 +169,7 @@ class History:
         rows: dict[int, list[int]] = {}
         for record in self.events("samples"):
             if record["attempt"] == last[record["step"]]:
-                rows.setdefault(record["step"], []).extend(record["rows"])
+                rows.setdefault(record["step"], []).extend(record["row_ids"])
         return {step: sorted(found) for step, found in rows.items()}
 
     def steps_of_attempts(self) -> dict[int, list[int]]:

@@ -2,14 +2,15 @@
 
 Started with the number of nodes of one CPU each, beside a head without CPUs. ``kill PID`` kills the node
 that the worker PID runs on, with everything on it; ``drain PID SECONDS`` tells Ray that this node will be
-gone in so many seconds, ``drop`` takes the nodes that were told so; ``add`` starts another node; ``quit``
-ends all.
+gone in SECONDS, ``drop`` removes the drained nodes, ``add`` starts another node, ``quit``
+stops all.
 """
 
 import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
@@ -20,7 +21,8 @@ from ray.core.generated import autoscaler_pb2
 
 def main() -> None:
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
-    nodes, leaving = [add(cluster) for _ in range(int(sys.argv[1]))], []
+    nodes = [add(cluster) for _ in range(int(sys.argv[1]))]
+    leaving: list[Any] = []
     answer(cluster.address)
     for line in sys.stdin:
         command, *words = line.split()
@@ -43,11 +45,11 @@ def main() -> None:
     cluster.shutdown()
 
 
-def add(cluster):
+def add(cluster: Any) -> Any:
     return cluster.add_node(num_cpus=1, object_store_memory=100 << 20)
 
 
-def node_of(nodes, pid):
+def node_of(nodes: list[Any], pid: int) -> Any:
     """The node whose raylet is an ancestor of the process."""
     raylets = {process.process.pid: node for node in nodes for process in node.all_processes["raylet"]}
     while pid not in raylets:
@@ -57,7 +59,7 @@ def node_of(nodes, pid):
     return raylets[pid]
 
 
-def drain(address, node, seconds):
+def drain(address: str, node: Any, seconds: float) -> None:
     reason = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
     deadline = int((time.time() + seconds) * 1000)
     client = ray._raylet.GcsClient(address=address)
@@ -65,7 +67,7 @@ def drain(address, node, seconds):
     assert accepted, why
 
 
-def answer(text):
+def answer(text: str) -> None:
     print(f"ANSWER {text}", flush=True)
 
 

@@ -1,5 +1,6 @@
 """Small but complete training states, and helpers to compare and to damage what is saved of them."""
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -7,8 +8,22 @@ from typing import Any
 import torch
 
 from cluster import storage
-from trainer.checkpoint import CheckpointStore
-from trainer.checkpoint_format import scan
+from trainer.checkpoint.files import TrainingState
+from trainer.checkpoint.folders import list_folders
+from trainer.checkpoint.manifest import CorpusReference, Position, RunState, SpikeGuardState
+from trainer.checkpoint.store import CheckpointStore
+
+
+def run_state(step: int, width: int = 16) -> RunState:
+    """What a checkpoint of TinyTraining says about its run."""
+    return RunState(
+        position=Position(step=step, tokens=4 * step),
+        spike_guard=SpikeGuardState(),
+        identity={"seed": 0},
+        config={"width": width},
+        model={},
+        corpus=CorpusReference(uri="corpus/manifest.json", sha256="0" * 64),
+    )
 
 
 class TinyTraining:
@@ -34,19 +49,16 @@ class TinyTraining:
             self.optimizer.step()
             self.step_number += 1
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> TrainingState:
         """The state as a checkpoint takes it."""
-        return {
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "trainer": {"samples": self.step_number * 4, "config": {"width": self._width}},
-        }
+        run = run_state(self.step_number, self._width)
+        return TrainingState(self.model.state_dict(), self.optimizer.state_dict(), run)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Takes a loaded state over."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.step_number = state["trainer"]["samples"] // 4
+    def restore(self, state: TrainingState) -> None:
+        """Continues from a loaded state."""
+        self.model.load_state_dict(state.model)
+        self.optimizer.load_state_dict(dict(state.optimizer))
+        self.step_number = state.run.position.step
 
 
 def assert_equal(left: Any, right: Any) -> None:
@@ -54,6 +66,9 @@ def assert_equal(left: Any, right: Any) -> None:
     if isinstance(left, torch.Tensor):
         assert torch.equal(left, right)
         assert left.dtype == right.dtype
+    elif isinstance(left, TrainingState):
+        for field in dataclasses.fields(left):
+            assert_equal(getattr(left, field.name), getattr(right, field.name))
     elif isinstance(left, dict):
         assert left.keys() == right.keys()
         for key in left:
@@ -68,12 +83,12 @@ def assert_equal(left: Any, right: Any) -> None:
 
 def saved_steps(run: str) -> list[int]:
     """Steps of the committed checkpoints, newest first."""
-    return [folder.step for folder in scan(run) if folder.committed]
+    return [folder.step for folder in list_folders(run) if folder.committed]
 
 
 def folder_of(run: str, step: int) -> str:
     """URI of the newest committed folder of a step."""
-    return next(folder.uri for folder in scan(run) if folder.committed and folder.step == step)
+    return next(folder.uri for folder in list_folders(run) if folder.committed and folder.step == step)
 
 
 def reasons(caplog: Any) -> str:
@@ -98,7 +113,7 @@ def save_steps(run: str, steps: list[int], keep: int = 3) -> TinyTraining:
     """A finished attempt with checkpoints at ``steps``."""
     training = TinyTraining()
     store = CheckpointStore(run, keep=keep)
-    store.claim()
+    store.acquire_lease()
     for step in steps:
         training.step(step - training.step_number)
         store.save_async(step, training.state())

@@ -12,8 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from schemas.manifest import MANIFEST_FORMAT, MANIFEST_VERSION, dump_manifest
-from schemas.shards import LABEL_CONVENTIONS, NO_LABEL, SHARD
+from schemas.labels import NO_LABEL
+from schemas.shards import SHARD
+from tests.manifests import language_counts, manifest_body, sealed, set_entry
 
 SPECIAL_IDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
 FIRST_WORD = 5
@@ -123,7 +124,7 @@ def write_corpus(
     pieces = vocabulary(vocab_size)
     (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer" / "vocab.txt").write_bytes(pieces)
-    path.write_bytes(dump_manifest(manifest(sets, vocab_size, objective)))
+    path.write_bytes(sealed(manifest(sets, vocab_size, objective)))
     return path
 
 
@@ -137,44 +138,10 @@ def hash_seed(*parts: object) -> int:
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "little")
 
 
-def set_entry(name: str, length: int, number: int, shards: list[dict[str, Any]]) -> dict[str, Any]:
-    return {
-        "name": name,
-        "split": "train",
-        "max_seq_length": length,
-        "max_predictions": max(1, length // 6),
-        "pass": number,
-        "rows": sum(shard["rows"] for shard in shards),
-        "tokens": sum(shard["tokens"] for shard in shards),
-        "shards": shards,
-    }
-
-
 def manifest(sets: list[dict[str, Any]], vocab_size: int, objective: str) -> dict[str, Any]:
-    return {
-        "format": MANIFEST_FORMAT,
-        "version": MANIFEST_VERSION,
-        "objective": objective,
-        "label_convention": LABEL_CONVENTIONS[objective],
-        "masking": {
-            "unit": "whole_word",
-            "probability": 0.15,
-            "mask_share": 0.8,
-            "random_share": 0.1,
-            "predict_unknown": False,
-        },
-        "vocabulary": {
-            "path": "tokenizer/vocab.txt",
-            "size": vocab_size,
-            "sha256": hashlib.sha256(vocabulary(vocab_size)).hexdigest(),
-            "cased": True,
-            "special_ids": SPECIAL_IDS,
-        },
-        "languages": {lang: {} for lang in LANGUAGES},
-        "sets": sets,
-        "counts": {},
-        "config": {},
-        "config_hash": "0" * 64,
-        "code_version": "test",
-        "libraries": {},
+    about = {
+        "size": vocab_size,
+        "sha256": hashlib.sha256(vocabulary(vocab_size)).hexdigest(),
+        "special_ids": SPECIAL_IDS,
     }
+    return manifest_body(sets, about, {lang: language_counts() for lang in LANGUAGES}, objective)

@@ -8,8 +8,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from schemas.manifest import dump_manifest
 from schemas.vocabulary import SPECIAL_TOKENS
+from tests.manifests import sealed
 from tests.trainer.synthetic import write_corpus
 
 WORDS = ["the", "cat", "sat", "on", "mat", "##s", "a", "dog", "ran", "."]
@@ -47,5 +47,5 @@ def write_corpus_with_tokenizer(folder: Path, size: int, **fields: Any) -> Path:
     del manifest["sha256"]
     vocabulary = write_tokenizer(folder / "tokenizer", size) / "vocab.txt"
     manifest["vocabulary"]["sha256"] = hashlib.sha256(vocabulary.read_bytes()).hexdigest()
-    path.write_bytes(dump_manifest(manifest))
+    path.write_bytes(sealed(manifest))
     return path

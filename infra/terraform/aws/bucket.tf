@@ -15,7 +15,7 @@ resource "aws_s3_bucket_server_side_encryption_configuration" "data" {
     apply_server_side_encryption_by_default {
       sse_algorithm = "aws:kms"
     }
-    # One data key for many objects: a corpus has hundreds of thousands.
+    # One data key for many objects, because a corpus has hundreds of thousands.
     bucket_key_enabled = true
   }
 }

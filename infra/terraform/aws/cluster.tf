@@ -18,7 +18,7 @@ resource "aws_eks_cluster" "this" {
   depends_on = [aws_iam_role_policy_attachment.control_plane]
 }
 
-# A new cluster has unmanaged copies of three of them, which these take over.
+# They take over the unmanaged copies of three add-ons that a new cluster has.
 resource "aws_eks_addon" "this" {
   for_each                    = toset(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])
   cluster_name                = aws_eks_cluster.this.name
@@ -26,7 +26,7 @@ resource "aws_eks_addon" "this" {
   resolve_conflicts_on_create = "OVERWRITE"
 }
 
-# Needs nodes to run on, the others must be there before them.
+# This one needs nodes; the others must exist before the nodes.
 resource "aws_eks_addon" "coredns" {
   cluster_name                = aws_eks_cluster.this.name
   addon_name                  = "coredns"
@@ -39,7 +39,7 @@ resource "aws_eks_node_group" "this" {
   cluster_name    = aws_eks_cluster.this.name
   node_group_name = each.key
   node_role_arn   = aws_iam_role.nodes.arn
-  # The GPUs of a run talk to each other all the time: one zone. The rest takes what is free anywhere.
+  # GPU nodes share one zone, because their GPUs communicate all the time. The others use any zone.
   subnet_ids     = startswith(each.key, "gpu") ? [aws_subnet.private[local.zones[var.gpu_zone]].id] : [for subnet in aws_subnet.private : subnet.id]
   capacity_type  = each.value.capacity
   instance_types = each.value.instance_types
@@ -64,7 +64,7 @@ resource "aws_eks_node_group" "this" {
   }
 
   lifecycle {
-    # The autoscaler sets it.
+    # Set by the autoscaler.
     ignore_changes = [scaling_config[0].desired_size]
   }
 

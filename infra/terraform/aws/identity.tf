@@ -1,4 +1,4 @@
-# The pods' role: bound to the Kubernetes service account `bertmill` by EKS Pod Identity, no key anywhere.
+# The role of the pods. EKS Pod Identity binds it to the service account `bertmill`, without any key.
 
 resource "aws_iam_role" "jobs" {
   name = "${var.name}-jobs"
@@ -25,7 +25,7 @@ resource "aws_eks_pod_identity_association" "jobs" {
   role_arn        = aws_iam_role.jobs.arn
 }
 
-# The cluster autoscaler: may grow and shrink the node groups of this cluster, and look.
+# The cluster autoscaler may inspect and resize the node groups of this cluster.
 
 resource "aws_iam_role" "autoscaler" {
   name               = "${var.name}-autoscaler"

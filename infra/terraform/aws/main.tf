@@ -1,4 +1,4 @@
-# One bucket, one EKS cluster, node groups from zero, the KubeRay operator.
+# A bucket, an EKS cluster, node groups that scale from zero, and the KubeRay operator.
 
 module "plan" {
   source            = "../modules/plan"

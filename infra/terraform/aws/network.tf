@@ -1,5 +1,5 @@
-# Three zones with a private and a public subnet each. Spot capacity differs by zone; the bucket is reached
-# through a gateway endpoint, so that terabytes do not pass the NAT.
+# Three zones, each with a private and a public subnet, because spot capacity differs by zone. A gateway endpoint
+# leads to the bucket, so that terabytes do not pass through the NAT.
 
 resource "aws_vpc" "this" {
   cidr_block           = "10.60.0.0/16"
@@ -23,7 +23,7 @@ resource "aws_subnet" "private" {
   for_each          = { for number, zone in local.zones : zone => number }
   vpc_id            = aws_vpc.this.id
   availability_zone = each.key
-  # 8,190 addresses a zone: every pod takes one.
+  # 8,190 addresses per zone; every pod takes one.
   cidr_block = cidrsubnet(aws_vpc.this.cidr_block, 3, each.value + 1)
   tags       = { Name = "${var.name}-private-${each.key}" }
 }

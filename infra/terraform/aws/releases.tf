@@ -22,7 +22,7 @@ resource "helm_release" "autoscaler" {
     awsRegion     = var.region
     nodeSelector  = { "bertmill/pool" = "head" }
     rbac          = { serviceAccount = { name = aws_eks_pod_identity_association.autoscaler.service_account } }
-    # Scaling from zero reads labels, taints and tags of a group from EKS.
+    # To scale from zero, the autoscaler reads labels, taints and tags of a group from EKS.
     extraArgs = { expander = "least-waste", "scale-down-unneeded-time" = "5m" }
   })]
   depends_on = [aws_eks_node_group.this, aws_eks_addon.coredns]

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from pipeline.config import BuildConfig, Dedup, Extraction, Source
 from pipeline.dedup.bot_stubs import skeleton, skeletons
-from pipeline.stage_dedup import run_dedup
-from pipeline.stage_extract import run_extract
+from pipeline.stages.dedup import run_dedup
+from pipeline.stages.extract import run_extract
 from schemas.documents import DOCUMENTS
+from tests.pipeline.removal_files import all_removals
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
 from tests.ray_cluster import RayCluster
 
@@ -44,7 +45,7 @@ def test_long_pages_have_no_skeleton() -> None:
 
 
 def pages() -> list[tuple[int, str]]:
-    """1,000 pages that a program wrote, and 50 ordinary ones, as they stand in a dump."""
+    """1,000 pages that a program wrote, and 50 ordinary ones, as in a dump."""
     made = []
     for n in range(1, 1001):
         text = STUB.format(name=f"Zyras n{n}", genus="Zyras", author="Casey", year=n)
@@ -54,7 +55,7 @@ def pages() -> list[tuple[int, str]]:
 
 
 def source(folder: Path, files: int) -> Source:
-    """The pages in so many dumps, in another order each time."""
+    """The pages in several dumps, in another order each time."""
     found = pages()
     random.Random(files).shuffle(found)
     for number in range(files):
@@ -79,7 +80,7 @@ def test_a_cap_leaves_the_same_stubs_however_files_are_cut(ray_session: RayClust
         assert len(extracted.parts) >= files
         found = run_dedup(config, work, extracted)
         assert found.counts == {"ceb": {"bot-stub": 980}}
-        dropped.append(sorted(found.losers["key"].to_pylist()))
+        dropped.append(sorted(all_removals(found.removals)["key"].to_pylist()))
     assert dropped[0] == dropped[1]
     # Those of the smallest keys stay.
     stubs = sorted(f"wiki/ceb/{n}/{10 * n}" for n in range(1, 1001))
@@ -105,7 +106,7 @@ TOKENS = st.text(st.one_of(st.sampled_from("aBß«(1½²一Ⅷǅ'.\0"), st.chara
 TEXTS = st.lists(TOKENS, max_size=8).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TEXTS, st.lists(TEXTS, max_size=3))
 def test_a_skeleton_is_that_of_its_words_one_by_one(title: str, paragraphs: list[str]) -> None:
     assert skeleton(title, paragraphs) == skeleton_word_by_word(title, paragraphs)

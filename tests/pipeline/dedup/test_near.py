@@ -1,7 +1,9 @@
 """Near duplicates: shingles, signatures, bands and verified pairs, against exact similarity."""
 
 import random
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,36 +13,38 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.dedup.minhash import PERMUTATIONS, band_hashes, jaccard, rows_per_band, signatures
-from pipeline.dedup.near import SKETCH_SHINGLES, candidate_pairs, near_losers, similarity, sketches
+from pipeline.dedup.near import SKETCH_SHINGLES, candidate_pairs, near_removals, similarity, sketches
 from pipeline.dedup.shingles import hashed_words, shingles
 from tests.pipeline.bert_reference import sample_sentences
 
 WORDS = [f"word{number}" for number in range(5000)]
 
 
-def runs(texts):
+def runs(texts: list[str]) -> Any:
     """The shingles of texts, as `near` has them."""
     return shingles(hashed_words(pa.array(texts, pa.string()), np.arange(len(texts) + 1)))
 
 
-def runs_by_hand(text):
+def runs_by_hand(text: str) -> set[tuple[str, ...]]:
     words = text.lower().split()
     return {tuple(words[at : at + 5]) for at in range(max(len(words) - 4, 1))} if words else set()
 
 
-def losers(documents, threshold=0.8):
+def losers(documents: Any, threshold: float = 0.8) -> dict[str, str]:
     keys = list(documents)
-    found = near_losers(keys, pa.array(documents.values(), pa.string()), np.arange(len(keys) + 1), threshold)
+    found = near_removals(
+        keys, pa.array(documents.values(), pa.string()), np.arange(len(keys) + 1), threshold
+    )
     return dict(zip(found["key"].to_pylist(), found["kept_key"].to_pylist(), strict=True))
 
 
-def edited(text, share, chance):
+def edited(text: str, share: float, chance: random.Random) -> str:
     return " ".join(chance.choice(WORDS) if chance.random() < share else word for word in text.split())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(st.lists(st.sampled_from("a bb ccc Dé é".split()), max_size=14).map(" ".join), max_size=6))
-def test_shingles_are_the_runs_of_five_words(texts):
+def test_shingles_are_the_runs_of_five_words(texts: list[str]) -> None:
     hashes, offsets = runs(texts)
     assert len(offsets) == len(texts) + 1
     sets = [set(hashes[begin:end].tolist()) for begin, end in pairwise(offsets.tolist())]
@@ -51,7 +55,7 @@ def test_shingles_are_the_runs_of_five_words(texts):
             assert len(sets[one] & sets[other]) == len(expected[one] & expected[other])
 
 
-def test_case_punctuation_and_sentence_ends_do_not_count():
+def test_case_punctuation_and_sentence_ends_do_not_count() -> None:
     one, _ = runs(["The river, under the old bridge. It FLOWS."])
     other, _ = runs(["the river under the old bridge it flows"])
     assert one.tolist() == other.tolist()
@@ -61,13 +65,13 @@ def test_case_punctuation_and_sentence_ends_do_not_count():
     assert split.tolist() == one.tolist()
 
 
-def test_signs_of_scripts_without_spaces_are_words():
+def test_signs_of_scripts_without_spaces_are_words() -> None:
     assert len(runs(["石の橋が川に"])[0]) == 2
     assert len(runs(["กำลังดี"])[0]) == 3
     assert len(runs(["한국어 위키백과"])[0]) == 1
 
 
-def sets_of_known_similarity(chance):
+def sets_of_known_similarity(chance: random.Random) -> Iterator[Any]:
     for similar in np.linspace(0.05, 0.95, 40):
         both = int(600 * similar)
         chosen = chance.sample(range(1 << 60), 1200 - both)
@@ -76,7 +80,7 @@ def sets_of_known_similarity(chance):
         yield [np.array(sorted(shared + part), np.uint64) for part in (rest[:half], rest[half:])]
 
 
-def test_signatures_estimate_as_well_as_datasketch():
+def test_signatures_estimate_as_well_as_datasketch() -> None:
     ours, theirs = [], []
     for pair in sets_of_known_similarity(random.Random(4)):
         truth = jaccard(*pair)
@@ -93,7 +97,7 @@ def test_signatures_estimate_as_well_as_datasketch():
     assert np.abs(ours).max() < 0.18
 
 
-def test_signatures_do_not_depend_on_the_batch():
+def test_signatures_do_not_depend_on_the_batch() -> None:
     hashes, offsets = runs(
         [edited(" ".join(WORDS[:300]), 0.3, random.Random(n)) for n in range(30)] + ["", "a b"]
     )
@@ -103,7 +107,7 @@ def test_signatures_do_not_depend_on_the_batch():
         assert alone[0].tolist() == whole[number].tolist()
 
 
-def test_bands_find_pairs_at_the_threshold():
+def test_bands_find_pairs_at_the_threshold() -> None:
     assert rows_per_band(0.8) == 8
     rows = rows_per_band(0.8)
     met = 0
@@ -117,10 +121,10 @@ def test_bands_find_pairs_at_the_threshold():
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 40)), max_size=80), st.randoms())
-def test_candidates_do_not_depend_on_the_order_of_rows(rows, chance):
+def test_candidates_do_not_depend_on_the_order_of_rows(rows: Any, chance: random.Random) -> None:
     rows = sorted({node: (band, node * 7919 % 101, node) for band, node in rows}.values())
 
-    def find():
+    def find() -> pa.Table:
         columns = np.array(rows, np.uint64).reshape(-1, 3).T
         return candidate_pairs(pa.table(list(columns), names=["band", "rank", "node"]))
 
@@ -131,7 +135,7 @@ def test_candidates_do_not_depend_on_the_order_of_rows(rows, chance):
         assert left < right
 
 
-def test_a_sketch_of_a_long_document_still_tells_the_similarity():
+def test_a_sketch_of_a_long_document_still_tells_the_similarity() -> None:
     chance = random.Random(9)
     shared = chance.sample(range(1 << 60), 27_000)
     parts = [np.array(sorted(shared + chance.sample(range(1 << 60), 3_000)), np.uint64) for _ in range(2)]
@@ -142,7 +146,7 @@ def test_a_sketch_of_a_long_document_still_tells_the_similarity():
     assert similarity(cut[0], short) == pytest.approx(jaccard(cut[0][cut[0] <= cut[0][-1]], short), abs=1e-12)
 
 
-def corpus():
+def corpus() -> dict[str, str]:
     """Real paragraphs, with copies of some edited at known rates."""
     lines = [line for line in sample_sentences() if len(line.split()) > 60][:300]
     chance = random.Random(11)
@@ -152,7 +156,7 @@ def corpus():
     return documents
 
 
-def test_recall_and_precision_against_all_pairs():
+def test_recall_and_precision_against_all_pairs() -> None:
     documents = corpus()
     found = losers(documents)
     keys = list(documents)
@@ -172,7 +176,7 @@ def test_recall_and_precision_against_all_pairs():
     assert sum(key in with_fellow for key in found) >= 0.99 * len(found)
 
 
-def test_the_smallest_key_stays_whatever_the_order():
+def test_the_smallest_key_stays_whatever_the_order() -> None:
     documents = corpus()
     expected = losers(documents)
     assert expected
@@ -183,7 +187,7 @@ def test_the_smallest_key_stays_whatever_the_order():
         assert losers({key: documents[key] for key in keys}) == expected
 
 
-def test_templated_stubs_fall_together_without_comparing_all_pairs():
+def test_templated_stubs_fall_together_without_comparing_all_pairs() -> None:
     """Case pipeline-007."""
     text = " ".join(WORDS[:100])
     chance = random.Random(3)
@@ -194,5 +198,5 @@ def test_templated_stubs_fall_together_without_comparing_all_pairs():
     assert not any(key.startswith("plain") for key in found)
 
 
-def test_documents_without_words_are_no_duplicates_of_each_other():
+def test_documents_without_words_are_not_duplicates() -> None:
     assert losers({"a": "", "b": "...", "c": "", "d": "x", "e": "x"}) == {"e": "d"}

@@ -1,7 +1,8 @@
-"""Buckets for tests in which every token has an id of its own, so that one can see where it came from."""
+"""Buckets for tests in which every token has a unique id that shows where it came from."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -35,12 +36,15 @@ class Traceable:
     keys: tuple[str, ...]
     langs: tuple[str, ...]
 
-    def settings(self, rule: MaskingRule | None = None, **changes: object) -> InstanceSettings:
+    def settings(self, rule: MaskingRule | None = None, **changes: Any) -> InstanceSettings:
         size = FIRST + self.document.size
         special = np.arange(size) < FIRST
         continuation = np.concatenate([np.zeros(FIRST, np.bool_), self.continuation])
         vocabulary = MaskingVocabulary(special, continuation, np.arange(FIRST, size, dtype=np.int32), MASK)
-        fields = {"max_seq_length": 32, "masking": rule or MaskingRule(unit="token", max_predictions=5)}
+        fields: dict[str, Any] = {
+            "max_seq_length": 32,
+            "masking": rule or MaskingRule(unit="token", max_predictions=5),
+        }
         return InstanceSettings(vocabulary, CLS, SEP, UNK, **{**fields, **changes})
 
     def reordered(self, order: Sequence[int]) -> BucketDocuments:

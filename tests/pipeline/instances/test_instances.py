@@ -1,6 +1,7 @@
 """What must hold for the rows of any bucket, whatever its documents look like."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +12,10 @@ from hypothesis import strategies as st
 
 from pipeline.config import Instances, SequenceLength
 from pipeline.instances.bucket import TOKENIZED, BucketDocuments
-from pipeline.instances.counts import InstanceCounts, add_counts, pair_warnings
+from pipeline.instances.counts import add_counts, pair_warnings
 from pipeline.instances.make_instances import InstanceSettings, make_instances
 from schemas.errors import ConfigError, CorpusError
+from schemas.instance_counts import InstanceCounts
 from schemas.masking import MaskingRule
 from schemas.shards import SHARD
 from tests.pipeline.instances.bucket_documents import CLS, FIRST, MASK, SEP, UNK, Made, Traceable, traceable
@@ -167,13 +169,13 @@ def check_counts(
     counts.check("test")
     assert counts.documents == len(source.keys)
     assert counts.tokens_in == source.document.size
-    assert counts.rows == len(rows)
-    assert counts.row_tokens == sum(row["length"] for row in rows)
+    assert counts.sequences == len(rows)
+    assert counts.sequence_tokens == sum(row["length"] for row in rows)
     assert counts.tokens_unseen == source.document.size - len(seen)
     assert counts.tokens_used + counts.tokens_reused == sum(seen.values())
     assert counts.masked == sum(len(row["masked_ids"]) for row in rows)
     assert counts.labels == dict(Counter(str(row["next_sentence_label"]) for row in rows))
-    assert sum(counts.lengths) == counts.rows
+    assert sum(counts.lengths) == counts.sequences
 
 
 @given(documents=DOCUMENTS, chosen=SETTINGS, data=st.data())
@@ -203,8 +205,8 @@ def test_half_of_the_pairs_are_random_also_where_sentences_are_long() -> None:
     # Two sentences fill a row and an odd number of them leaves one over: the original gives far more.
     documents = [Made([20] * 11) for _ in range(400)]
     _, counts = pairs_of(documents, max_seq_length=48)
-    share = counts.labels["1"] / counts.rows
-    assert counts.rows > 2000
+    share = counts.labels["1"] / counts.sequences
+    assert counts.sequences > 2000
     assert share == pytest.approx(0.5, abs=0.03)
     assert counts.events["repeated_a"] > 0
 
@@ -272,13 +274,13 @@ def test_over_long_sentences_are_cut_at_words_and_counted() -> None:
     made = make_instances(source.bucket, source.settings(max_seq_length=34, objective="none"), 1, 0)
     counts = total(made.counts)
     assert (counts.sentences_cut, counts.tokens_cut, counts.tokens_unseen) == (1, 0, 0)
-    assert counts.sentence_pieces >= 200 // 32
+    assert counts.sentence_parts >= 200 // 32
     for row in made.table.to_pylist():
         first = originals(row)[1]
         assert not source.continuation[first - FIRST]
     _, counts = pairs_of([Made([200, 10]), Made([120])], max_seq_length=35)
     assert counts.sentences_cut == 2
-    assert counts.sentence_pieces >= 320 // 16
+    assert counts.sentence_parts >= 320 // 16
     assert counts.tokens_in == 330
 
 
@@ -316,11 +318,11 @@ def test_rows_with_nothing_to_predict_are_left_over() -> None:
     )
     setup = traceable([Made([2])]).settings()
     made = make_instances(bucket, setup, 1, 0)
-    assert made.counts["ii"].rows == 0
+    assert made.counts["ii"].sequences == 0
     assert made.counts["ii"].left_over["nothing_to_predict"] == 12
     assert made.counts["ii"].tokens_unknown == made.counts["ii"].words_in == 12
     assert made.counts["en"].tokens_unknown == 0
-    assert made.counts["en"].rows == 1
+    assert made.counts["en"].sequences == 1
 
 
 def test_a_bucket_without_text_gives_a_table_without_rows() -> None:
@@ -380,7 +382,7 @@ def test_counts_of_buckets_add_up() -> None:
     whole: dict[str, InstanceCounts] = {}
     made = make_instances(source.bucket, source.settings(), 1, 0).counts
     add_counts(whole, made)
-    add_counts(whole, {name: InstanceCounts.from_dict(each.as_dict()) for name, each in made.items()})
+    add_counts(whole, {name: replace(each) for name, each in made.items()})
     assert whole["en"].tokens_in == 2 * made["en"].tokens_in == 2 * 3 * 108
     assert whole["de"].labels == {name: 2 * count for name, count in made["de"].labels.items()}
     broken = InstanceCounts(tokens_in=5, tokens_used=4)

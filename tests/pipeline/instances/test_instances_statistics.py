@@ -1,9 +1,9 @@
 """The fast instances against the slow reference, by distribution; benchmarks/instances.py does it at 10^6."""
 
-import multiprocessing
+import itertools
 import random
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Hashable
 
 import numpy as np
 import pytest
@@ -50,42 +50,31 @@ def test_fast_and_slow_have_one_distribution(unit: str) -> None:
     assert min(probabilities.values()) > SIGNIFICANCE, probabilities
 
 
-MILLION = 1_000_000
-WORKERS = 2
+# In two samples of n rows, a cell of share p that differs by d adds n d^2 / 2p to chi-square, and about 36 is
+# significant for ten cells. So 50,000 rows show that a cell with a tenth of the rows is an eighth too large;
+# `python -m benchmarks.instances --chi-square 1000000` shows a thirty-seventh.
+ROWS = 50_000
 
 
-def million_of_the_reference(unit: str, worker: int) -> tuple[int, Histograms]:
-    """Rows of the slow reference, a share of a million of them, in a process of its own."""
-    rules = Rules(max_seq_length=64, max_predictions=10)
-    corpus, rng = golden_corpus(200), random.Random(worker)
-    found, rows, seed = Histograms(), 0, worker
-    while rows < MILLION // WORKERS:
-        for instance in policy_instances(corpus, VOCABULARY, rules, seed, unit):
-            found.add(instance, rng)
-            rows += 1
-        seed += WORKERS
-    return rows, found
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["span", "ngram"])
-def test_a_million_rows_of_the_longer_units_have_one_distribution(unit: str) -> None:
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(WORKERS, mp_context=context) as pool:
-        parts = [pool.submit(million_of_the_reference, unit, worker) for worker in range(WORKERS)]
-        fast, rows, number, rng = Histograms(), 0, 0, np.random.default_rng(1)
-        bucket = bucket_of(golden_corpus(200), VOCABULARY)
-        settings = settings_of(Rules(max_seq_length=64, max_predictions=10), unit, VOCABULARY)
-        while rows < MILLION:
-            table = make_instances(bucket, settings, 11, number).table
-            fast.add_table(table, rng)
-            rows, number = rows + table.num_rows, number + 1
-        slow, done = Histograms(), 0
-        for part in parts:
-            count, histograms = part.result()
-            slow.merge(histograms)
-            done += count
-    assert done >= MILLION
+def test_many_rows_of_the_longer_units_have_one_distribution(unit: str) -> None:
+    rules = Rules(max_seq_length=64, max_predictions=10)
+    corpus, bucket = golden_corpus(200), bucket_of(golden_corpus(200), VOCABULARY)
+    settings = settings_of(rules, unit, VOCABULARY)
+    slow, done, chance = Histograms(), 0, random.Random(0)
+    for seed in itertools.count():
+        for instance in policy_instances(corpus, VOCABULARY, rules, seed, unit):
+            slow.add(instance, chance)
+            done += 1
+        if done >= ROWS:
+            break
+    fast, rows, rng = Histograms(), 0, np.random.default_rng(1)
+    for number in itertools.count():
+        table = make_instances(bucket, settings, 11, number).table
+        fast.add_table(table, rng)
+        rows += table.num_rows
+        if rows >= ROWS:
+            break
     probabilities = fast.compare(slow)
     assert min(probabilities.values()) > SIGNIFICANCE, probabilities
 
@@ -146,5 +135,5 @@ def test_the_chi_square_test_itself() -> None:
     ]
     assert 0.4 < sum(same) / len(same) < 0.6
     assert sum(value < 0.05 for value in same) < 30
-    skewed = Counter(rng.choices("abcd", [5, 4, 4, 4], k=5000))
-    assert homogeneity(skewed, Counter(rng.choices("abcd", k=5000))) < 1e-3
+    skewed = Counter[Hashable](rng.choices("abcd", [5, 4, 4, 4], k=5000))
+    assert homogeneity(skewed, Counter[Hashable](rng.choices("abcd", k=5000))) < 1e-3

@@ -1,4 +1,4 @@
-"""Charts as SVG: every value is there, in proportion, and nothing lies outside."""
+"""Charts as SVG: every value is drawn, in proportion, and nothing is outside the chart."""
 
 import re
 from xml.etree import ElementTree
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.report.charts import MOST_BARS, Bar, bars, histogram, short
+from pipeline.report.axis import short
+from pipeline.report.charts import MOST_BARS, Bar, bars, histogram
 
 _ATTRIBUTE = re.compile(r"([\w-]+)=([^'\"\s>]+)(?=[\s>])")
 
@@ -69,7 +70,7 @@ def test_names_are_escaped_and_cut_with_the_whole_name_as_tooltip() -> None:
     assert "<script>" not in svg
     assert "…" in svg
     assert "x" * 80 in svg
-    assert bars([], "pages") == "<p>There is none.</p>"
+    assert bars([], "pages") == "<p>None.</p>"
 
 
 @given(st.lists(st.integers(0, 10**9), min_size=1, max_size=20))

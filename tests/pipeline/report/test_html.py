@@ -1,4 +1,4 @@
-"""The page of a build: what stands in it, and that a browser shows it whole."""
+"""The HTML report of a build: its content, and that a browser renders all of it."""
 
 import json
 import re
@@ -11,15 +11,16 @@ from typing import Any
 
 import pytest
 
-from pipeline.instances.counts import InstanceCounts
-from pipeline.progress import Progress, recorded
+from pipeline.engine.progress import Progress, recorded
 from pipeline.report.html import html_report
+from schemas.instance_counts import InstanceCounts
 from tests.pipeline.report.example import LANGUAGES, example
+from tests.waiting import HANG_SECONDS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
-# Measured by the browser itself: what it fetched, and what lies outside of its chart or of the page.
+# Measured by the browser: what it fetched, and what is outside its chart or the page.
 MEASURE = """<script>
 addEventListener('load', () => {
   const outside = [], found = {svg: 0, text: 0};
@@ -88,16 +89,21 @@ def test_every_language_is_in_the_table_and_odd_ones_are_warned_of() -> None:
     for lang in LANGUAGES:
         assert f"<td>{lang}</td>" in table
     assert page.count("class=warning") == sum(
-        100 * entry["unknown"] > entry["pieces"] for entry in example(LANGUAGES)[0]["languages"].values()
+        100 * counts.unknown > counts.subwords for counts in example(LANGUAGES)[0].languages.values()
     )
 
 
 def test_shares_before_and_after_smoothing() -> None:
     manifest, counts = example(["de", "lv"])
-    manifest["languages"]["de"] |= {"train_bytes": 9000, "copies": 1.0}
-    manifest["languages"]["lv"] |= {"train_bytes": 1000, "copies": 3.0}
-    page = html_report(manifest, counts)
-    for share in ("de: as it is: 90.0%", "de: smoothed: 75.0%", "lv: as it is: 10.0%", "lv: smoothed: 25.0%"):
+    sampled = {"de": {"train_bytes": 9000, "copies": 1.0}, "lv": {"train_bytes": 1000, "copies": 3.0}}
+    languages = {lang: manifest.languages[lang].model_copy(update=sampled[lang]) for lang in sampled}
+    page = html_report(manifest.model_copy(update={"languages": languages}), counts)
+    for share in (
+        "de: unchanged: 90.0%",
+        "de: smoothed: 75.0%",
+        "lv: unchanged: 10.0%",
+        "lv: smoothed: 25.0%",
+    ):
         assert share in page
 
 
@@ -105,16 +111,16 @@ def test_pairs_padding_and_left_over_tokens_are_shown() -> None:
     page = unescape(page_of(["de", "fr"]))
     assert "60.0% is next, 40.0% random next" in page
     # 1,000 of 10 * 128 and of 10 * 512 positions are tokens.
-    assert "100.0 tokens of 128 in the mean; 21.9% of the work saved" in page
+    assert "a mean of 100.0 of 128 tokens; 21.9% of the computation saved" in page
     assert "len512: padding saved: 80.5%" in page
     assert "len128: no partner" in page
-    assert "len128 (15.0% of its tokens): shown as [MASK]: 720" in page
+    assert "len128 (15.0% of its tokens): replaced by [MASK]: 720" in page
 
 
 def test_a_corpus_without_pairs_or_rows_has_a_page_too() -> None:
     manifest, _ = example(["de"])
     empty = {"len128/train/0": {"de": InstanceCounts()}}
-    page = html_report(manifest | {"label_convention": {}}, empty)
+    page = html_report(manifest.model_copy(update={"label_convention": {}}), empty)
     assert "has no sentence pairs" in page
 
 
@@ -158,7 +164,7 @@ def shown(page: str, folder: Path, width: int = 1200) -> dict[str, Any]:
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
         f"--user-data-dir={folder / 'profile'}", f"--window-size={width},2000", "--dump-dom", path.as_uri(),
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     found = re.search(r"<output>(.*?)</output>", done.stdout)
     assert found is not None, done.stderr[-2000:]
     measured: dict[str, Any] = json.loads(unescape(found[1]))

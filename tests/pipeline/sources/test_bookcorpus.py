@@ -4,24 +4,26 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.config import Source
-from pipeline.sources.bookcorpus import read_bookcorpus
+from pipeline.config import Extraction, Source
+from pipeline.sources.bookcorpus import BookCorpusReader
 from pipeline.sources.chunks import even_cuts
 from pipeline.sources.documents import RawDocument, Skip
-from pipeline.sources.plain_plan import group_cuts, plan_plain_file
-from pipeline.units import Unit
+from pipeline.sources.files import SourceFile
+from pipeline.sources.plain_plan import group_cuts
+from pipeline.sources.units import Unit
 from schemas.errors import ConfigError, InputError
 from tests.pipeline.sources.dumps import SAMPLE
 
 MEAN = 32
 
 
-def _source(**fields) -> Source:
+def _source(**fields: Any) -> Source:
     return Source(
         **{
             "name": "books",
@@ -34,12 +36,13 @@ def _source(**fields) -> Source:
     )
 
 
-def _plan(path: Path, unit_bytes: int = 1 << 20, **fields) -> list[Unit]:
-    return plan_plain_file(_source(**fields), str(path), path.name, unit_bytes)
+def _plan(path: Path, unit_bytes: int = 1 << 20, **fields: Any) -> list[Unit]:
+    reader = BookCorpusReader(Extraction().model_copy(update={"unit_bytes": unit_bytes}))
+    return reader.plan_file(_source(**fields), SourceFile(str(path), path.name))
 
 
-def _read(units: list[Unit]) -> list[RawDocument]:
-    return [document for unit in units for document in read_bookcorpus(unit, 4_000_000)]
+def _read(units: list[Unit]) -> list[Any]:
+    return [document for unit in units for document in BookCorpusReader(Extraction()).read(unit)]
 
 
 def _sentences() -> list[str]:
@@ -123,7 +126,7 @@ def test_what_does_not_fit_the_form_is_refused(tmp_path: Path) -> None:
     text.write_text("a")
     with pytest.raises(ConfigError, match="form books is for text files"):
         _plan(rows, form="books")
-    with pytest.raises(ConfigError, match="no file of rows"):
+    with pytest.raises(ConfigError, match="is not a file of rows"):
         _plan(text, form="rows")
     with pytest.raises(ConfigError, match="lang is missing"):
         _plan(text, lang=None)
@@ -144,7 +147,20 @@ def test_an_oversize_row_is_a_counted_skip(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(
         json.dumps({"title": "a", "text": "x" * 5000}) + "\n" + json.dumps({"title": "b", "text": "y"})
     )
-    large, small = read_bookcorpus(_plan(path)[0], 10**6)
+    large, small = BookCorpusReader(Extraction()).read(_plan(path)[0])
     assert isinstance(large, Skip)
     assert large.reason == "too-large"
     assert small.title == "b"
+
+
+@pytest.mark.parametrize("form", ["sentences", "rows"])
+def test_rows_with_null_text_are_counted_as_empty(tmp_path: Path, form: str) -> None:
+    path = tmp_path / "books.parquet"
+    columns = {"text": ["It rained.", None, "We left."]}
+    if form == "rows":
+        columns["title"] = ["A", "B", "C"]
+    pq.write_table(pa.table(columns), path, row_group_size=1)
+    for unit_bytes in (1, 1 << 20):
+        read = _read(_plan(path, unit_bytes))
+        assert [page.reason for page in read if isinstance(page, Skip)] == ["empty"]
+        assert [page.body for page in read if isinstance(page, RawDocument)] == ["It rained.", "We left."]

@@ -3,6 +3,8 @@
 import bz2
 import gzip
 import lzma
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,12 @@ import zstandard
 from pipeline.sources.chunks import compression_of, read_chunks, transcode
 from schemas.errors import InputError
 
-TEXT = b"".join(b"line %d of some text\n" % number for number in range(200_000))
+TEXT = b"".join(b"line %d of some text\n" % number for number in range(100_000))
 
 
 def _read(path: Path, compression: str, start: int = 0, end: int | None = None) -> tuple[bytes, bytes]:
-    chunks = list(read_chunks(str(path), compression, start, path.stat().st_size if end is None else end))
+    size = path.stat().st_size
+    chunks = list(read_chunks(str(path), compression, start, size if end is None else end, size))
     owned = b"".join(chunk.data for chunk in chunks if chunk.owned)
     return owned, b"".join(chunk.data for chunk in chunks if not chunk.owned)
 
@@ -31,7 +34,7 @@ def _read(path: Path, compression: str, start: int = 0, end: int | None = None) 
     ],
 )
 def test_every_compression_gives_the_text_back_also_from_two_members(
-    tmp_path: Path, compression: str, pack
+    tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]
 ) -> None:
     path = tmp_path / f"file.{compression}"
     path.write_bytes(pack(TEXT[:1000]) + pack(TEXT[1000:]))
@@ -47,7 +50,9 @@ def test_every_compression_gives_the_text_back_also_from_two_members(
         ("zst", zstandard.ZstdCompressor().compress),
     ],
 )
-def test_a_cut_file_is_refused_by_name(tmp_path: Path, compression: str, pack) -> None:
+def test_a_cut_file_is_refused_by_name(
+    tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]
+) -> None:
     path = tmp_path / f"file.{compression}"
     path.write_bytes(pack(TEXT)[:-30])
     with pytest.raises(InputError, match=r"file\.\w+.*truncated.*byte"):
@@ -55,15 +60,22 @@ def test_a_cut_file_is_refused_by_name(tmp_path: Path, compression: str, pack) -
 
 
 def test_output_stays_bounded_for_input_that_expands_a_lot(tmp_path: Path) -> None:
-    for compression, pack in [("bz2", bz2.compress), ("zst", zstandard.ZstdCompressor().compress)]:
+    packs: dict[str, Callable[[bytes], bytes]] = {
+        "bz2": bz2.compress,
+        "gz": gzip.compress,
+        "xz": lzma.compress,
+        "zst": zstandard.ZstdCompressor().compress,
+    }
+    for compression, pack in packs.items():
         path = tmp_path / f"zeros.{compression}"
         path.write_bytes(pack(bytes(64 << 20)))
-        sizes = [len(chunk.data) for chunk in read_chunks(str(path), compression, 0, path.stat().st_size)]
+        size = path.stat().st_size
+        sizes = [len(chunk.data) for chunk in read_chunks(str(path), compression, 0, size, size)]
         assert sum(sizes) == 64 << 20
         assert max(sizes) <= 1 << 20
 
 
-def test_bz2_ranges_own_the_streams_that_begin_in_them(tmp_path: Path) -> None:
+def test_bz2_ranges_own_the_blocks_that_begin_in_them(tmp_path: Path) -> None:
     parts = [TEXT[i : i + 50_000] for i in range(0, 500_000, 50_000)]
     packed = [bz2.compress(part) for part in parts]
     path = tmp_path / "many.bz2"
@@ -72,9 +84,30 @@ def test_bz2_ranges_own_the_streams_that_begin_in_them(tmp_path: Path) -> None:
     for step in (1000, 3333, size // 2, size):
         owned = [_read(path, "bz2", start, min(start + step, size))[0] for start in range(0, size, step)]
         assert b"".join(owned) == b"".join(parts)
-    start = len(packed[0])
+    # The header of a stream has 4 bytes; its first block begins behind it.
+    start = len(packed[0]) + 4
     assert _read(path, "bz2", start, start + 1)[0] == parts[1]
     assert _read(path, "bz2", start + 1, start + 2) == (b"", b"")
+
+
+@pytest.mark.parametrize(("compression", "pack"), [("", bytes), ("bz2", bz2.compress), ("gz", gzip.compress)])
+def test_a_file_of_another_size_is_refused_before_and_while_it_is_read(
+    tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]
+) -> None:
+    path = tmp_path / "shrinks"
+    data = pack(random.Random(1).randbytes(4 << 20))
+    path.write_bytes(data)
+    chunks = read_chunks(str(path), compression, 0, len(data), len(data))
+    next(chunks)
+    with path.open("r+b") as file:
+        file.truncate(len(data) - 50_000)
+    message = (
+        rf"shrinks: changed: {len(data)} bytes when the build was planned, {len(data) - 50_000} bytes now"
+    )
+    with pytest.raises(InputError, match=message):
+        list(chunks)
+    with pytest.raises(InputError, match=message):
+        next(read_chunks(str(path), compression, 0, len(data), len(data)))
 
 
 def test_plain_ranges_part_at_the_byte(tmp_path: Path) -> None:
@@ -87,7 +120,7 @@ def test_damage_inside_and_after_bz2_streams_is_named(tmp_path: Path) -> None:
     packed = bz2.compress(TEXT)
     bad = tmp_path / "bad.bz2"
     bad.write_bytes(packed[:2000] + b"\0" * 50 + packed[2050:])
-    with pytest.raises(InputError, match="corrupt bz2 stream at byte 0"):
+    with pytest.raises(InputError, match=r"the bz2 block at byte 4 \(bit 0 of it\) is corrupt"):
         _read(bad, "bz2")
     bad.write_bytes(packed + b"tail")
     with pytest.raises(InputError, match=f"byte {len(packed)}: trailing data"):
@@ -106,8 +139,9 @@ def test_utf_16_becomes_utf_8_and_damage_in_it_is_named(tmp_path: Path) -> None:
     path = tmp_path / "utf16.txt"
     text = "жук 😀\n" * 100_000
     path.write_bytes(text.encode("utf-16"))
-    chunks = transcode(read_chunks(str(path), "", 0, path.stat().st_size), str(path), "utf-16")
+    size = path.stat().st_size
+    chunks = transcode(read_chunks(str(path), "", 0, size, size), str(path), "utf-16")
     assert b"".join(chunk.data for chunk in chunks).decode() == text
     path.write_bytes("abc".encode("utf-16")[:-1])
     with pytest.raises(InputError, match="not utf-16 text"):
-        list(transcode(read_chunks(str(path), "", 0, 99), str(path), "utf-16"))
+        list(transcode(read_chunks(str(path), "", 0, 7, 7), str(path), "utf-16"))

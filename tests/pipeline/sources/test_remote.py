@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,27 +10,27 @@ import pytest
 
 from cluster import storage
 from pipeline.config import BuildConfig, Extraction, Source
-from pipeline.plan import plan_units
 from pipeline.sources.documents import RawDocument, Skip
+from pipeline.sources.plan import plan_units
 from pipeline.sources.reader import read_unit
-from pipeline.units import Unit
+from pipeline.sources.units import Unit
 from schemas.errors import InputError
 from tests.pipeline.sources.dumps import LTG, LTG_INDEX, SAMPLE
 
 pytestmark = pytest.mark.s3
 
 
-def _config(path: str, kind: str, unit_bytes: int, **fields) -> BuildConfig:
+def _config(path: str, kind: str, unit_bytes: int, **fields: Any) -> BuildConfig:
     source = Source(name="src", kind=kind, paths=[path], **fields)
     return BuildConfig(output="out", sources=[source], extraction=Extraction(unit_bytes=unit_bytes))
 
 
 def _read(
-    path: str, kind: str, unit_bytes: int = 1 << 17, **fields
+    path: str, kind: str, unit_bytes: int = 1 << 17, **fields: Any
 ) -> tuple[list[Unit], list[RawDocument | Skip]]:
     config = _config(path, kind, unit_bytes, **fields)
     units = plan_units(config)
-    return units, [item for unit in units for part in unit.ranges for item in read_unit(part, 10**6)]
+    return units, [item for unit in units for part in unit.ranges for item in read_unit(part, Extraction())]
 
 
 def _upload(local: Path, folder: str) -> str:
@@ -59,7 +60,7 @@ def test_one_unit_of_a_remote_dump_reads_little_more_than_its_range(
     read = 0
     open_read = storage.open_read
 
-    def counted(name: str):
+    def counted(name: str) -> Any:
         file = open_read(name)
         inner = file.read
 
@@ -78,7 +79,7 @@ def test_one_unit_of_a_remote_dump_reads_little_more_than_its_range(
         open_read = staticmethod(counted)
 
     monkeypatch.setattr("pipeline.sources.chunks.storage", Counted)
-    assert list(read_unit(units[0], 10**6))
+    assert list(read_unit(units[0], Extraction()))
     assert 0 < read < storage.size(uri) / 1.5
 
 
@@ -98,6 +99,7 @@ def test_published_extracts_are_read_by_row_group(s3_folder: str, tmp_path: Path
     units, documents = _read(uri, "wikipedia_parquet", unit_bytes=1 << 16)
     assert units[0].lang == "ltg"
     assert [document.page_id for document in documents] == [row["id"] for row in rows]
+    assert isinstance(documents[7], RawDocument)
     assert documents[7].body == rows[7]["text"]
     _, of_folder = _read(s3_folder, "wikipedia_parquet", unit_bytes=1 << 30)
     assert of_folder == documents

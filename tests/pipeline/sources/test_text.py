@@ -2,7 +2,9 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,10 +12,10 @@ from pipeline.sources.chunks import even_cuts
 from pipeline.sources.documents import RawDocument
 from pipeline.sources.lines import read_lines
 from pipeline.sources.text import is_wrapped, read_blank_line_documents, read_file_document
-from pipeline.units import Unit
+from pipeline.sources.units import Unit
 
 
-def _unit(path: Path, **fields) -> Unit:
+def _unit(path: Path, **fields: Any) -> Unit:
     size = path.stat().st_size
     unit = Unit(
         source="s", kind="text", uri=str(path), name=path.name, start=0, end=size, size=size, lang="en"
@@ -30,7 +32,9 @@ texts = st.lists(st.sampled_from(["", " ", "a", "bb cc", "ä€😀", "\r", "x" 
 
 @settings(max_examples=150, deadline=None)
 @given(texts.filter(bool), st.integers(1, 60), st.integers(3, 50))
-def test_ranges_own_every_line_once(tmp_path_factory, text: str, unit_bytes: int, max_line: int) -> None:
+def test_ranges_own_every_line_once(
+    tmp_path_factory: pytest.TempPathFactory, text: str, unit_bytes: int, max_line: int
+) -> None:
     path = tmp_path_factory.mktemp("lines") / "file.txt"
     path.write_bytes(text.encode())
     whole = list(read_lines(_unit(path)))
@@ -47,7 +51,7 @@ def test_ranges_own_every_line_once(tmp_path_factory, text: str, unit_bytes: int
 @settings(max_examples=150, deadline=None)
 @given(texts.filter(bool), st.integers(1, 60), st.integers(5, 60))
 def test_blank_line_documents_do_not_depend_on_the_units(
-    tmp_path_factory, text: str, unit_bytes: int, limit
+    tmp_path_factory: pytest.TempPathFactory, text: str, unit_bytes: int, limit: int
 ) -> None:
     path = tmp_path_factory.mktemp("documents") / "file.txt"
     path.write_bytes(text.encode())
@@ -108,15 +112,17 @@ def test_a_long_file_is_cut_between_paragraphs(tmp_path: Path) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(texts.filter(bool), st.integers(1, 60), st.integers(5, 50))
-def test_long_lines_in_pieces_lose_nothing(tmp_path_factory, text: str, unit_bytes: int, most: int) -> None:
+def test_long_lines_in_pieces_lose_nothing(
+    tmp_path_factory: pytest.TempPathFactory, text: str, unit_bytes: int, most: int
+) -> None:
     path = tmp_path_factory.mktemp("pieces") / "file.txt"
     path.write_bytes(text.encode())
-    whole = list(read_lines(_unit(path), most, in_pieces=True))
+    whole = list(read_lines(_unit(path), most, in_parts=True))
     joined = "".join(line.text + ("\n" if line.ended else "") for line in whole)
     assert joined == text.replace("\r\n", "\n").removesuffix("\r")
     assert all(len(line.text.encode()) <= most and not line.oversize for line in whole)
     assert all(text.encode()[line.offset :].startswith(line.text.encode()) for line in whole)
-    pieces = [line for unit in _ranges(path, unit_bytes) for line in read_lines(unit, most, in_pieces=True)]
+    pieces = [line for unit in _ranges(path, unit_bytes) for line in read_lines(unit, most, in_parts=True)]
     assert [line for line in pieces if line.owned] == whole
 
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.normalize import is_visible
+from pipeline.text.normalize import is_visible
 from pipeline.wikitext.markup import GAP, SOFT
 from pipeline.wikitext.paragraphs import finish
 
@@ -27,10 +27,10 @@ def _expected(line: str) -> str:
     return " ".join(_GAPS.sub(_closed, _DOUBLED.sub("", line)).split())
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(_LINES, max_size=4))
 def test_gaps_and_spaces_are_those_of_the_rules(lines: list[str]) -> None:
-    clean = finish("\n".join(lines), "en", False, True, True)
+    clean = finish("\n".join(lines), "en")
     expected = [line for line in map(_expected, lines) if len(line) > 3 or any(map(str.isalnum, line))]
     assert clean.paragraphs == expected
     if clean.plain:
@@ -39,7 +39,7 @@ def test_gaps_and_spaces_are_those_of_the_rules(lines: list[str]) -> None:
 
 def test_an_empty_bracket_goes_with_one_space() -> None:
     text = "one () two\nthree ( )\nfour( ) 五（）\n六 （ ） 七\nprint() here"
-    clean = finish(text, "en", False, True, True)
+    clean = finish(text, "en")
     assert [line.strip() for line in clean.paragraphs] == [
         "one two",
         "three",

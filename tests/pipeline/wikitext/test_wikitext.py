@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.site import SiteInfo
 from pipeline.wikitext.markup import MARKS
 from pipeline.wikitext.plain_text import CleanText, WikitextOptions, plain_text
+from pipeline.wikitext.site import SiteInfo
 from schemas.errors import ConfigError
 
 EN = SiteInfo("en")
@@ -198,6 +198,27 @@ def test_math_as_tex_or_placeholder() -> None:
     assert text_of(wikitext, math="placeholder") == "Area [formula] and H2O."
 
 
+@pytest.mark.parametrize(
+    "formula",
+    [
+        "<math>E = mc^2</math>",
+        ":<math display=block>x</math>,",
+        "* <math>a</math>; <math>b</math> {{math|''c''}}.",
+        ":: <math>p_1</math> (Eq. 3a)",
+        "<ce>2 H2 + O2 -> 2 H2O</ce>",
+    ],
+)
+def test_a_paragraph_of_nothing_but_formulas_is_dropped_and_counted(formula: str) -> None:
+    wikitext = f"Mass is <math>m</math>, so\n\n{formula}\n\nwhere {{{{mvar|c}}}} is light."
+    clean = plain_text(wikitext, SiteInfo("en"))
+    assert clean.paragraphs == ["Mass is m, so", "where c is light."]
+    assert clean.formula_paragraphs == 1
+    assert clean.formula_chars > 0
+    kept = plain_text(wikitext, SiteInfo("en"), WikitextOptions(math="tex"))
+    assert len(kept.paragraphs) == 3
+    assert kept.formula_paragraphs == 0
+
+
 # --- lines ---
 
 
@@ -218,7 +239,7 @@ def test_tables_are_dropped_and_unclosed_ones_end_with_their_paragraph() -> None
     assert text_of("{{Box\n| a\n|}}B") == "B"
 
 
-def test_unclosed_templates_end_at_the_first_line_that_is_no_argument() -> None:
+def test_unclosed_templates_end_at_the_first_line_that_is_not_an_argument() -> None:
     assert text_of("{{Infobox\n|a=1\n|b={{c|d}}\nThe lead.\n\nMore.") == "The lead.\nMore."
     assert text_of("{{Infobox|a=1}\n\nText {{small|x}}.") == "Text x."
 

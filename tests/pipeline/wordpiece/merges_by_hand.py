@@ -1,4 +1,4 @@
-"""Byte-pair encoding over lists, with all pairs counted anew before each merge: slow and plain."""
+"""Byte-pair encoding over lists that recounts all pairs before each merge: slow and simple."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -2,6 +2,7 @@
 
 import unicodedata
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +24,7 @@ AWKWARD = (
 )
 
 
-def assert_words_of_bert(codes, cased, accents, strips):
+def assert_words_of_bert(codes: Any, cased: bool, accents: bool, strips: bool) -> None:
     table = character_table(cased, accents)
     characters = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
     for begin in range(0, len(characters), 50_000):
@@ -31,31 +32,20 @@ def assert_words_of_bert(codes, cased, accents, strips):
         assert words_of(text, table) == bert_words(text, cased, strips)
 
 
-@pytest.mark.parametrize(("cased", "accents", "strips"), MODES[:2])
-def test_code_points_outside_the_large_scripts_give_the_words_of_bert(cased, accents, strips):
-    codes = [
-        *range(0x3400),
-        *range(0xA000, 0xAC00),
-        *range(0xD7A0, 0x11000),
-        0x20000,
-        0x2B820,
-        0x2B920,
-        0xE0100,
-    ]
-    assert_words_of_bert(codes, cased, accents, strips)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
-def test_every_code_point_gives_the_words_of_bert(cased, accents, strips):
-    assert_words_of_bert(range(0x110000), cased, accents, strips)
+def test_every_character_gives_the_words_of_bert(cased: bool, accents: bool, strips: bool) -> None:
+    """Of the planes without characters, and of those for private use, some code points."""
+    assigned = [*range(0x34000), *range(0xE0000, 0xE0200)]
+    assert_words_of_bert([*assigned, *range(0x34000, 0x110000, 997)], cased, accents, strips)
 
 
 @pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(st.text(st.one_of(st.sampled_from(AWKWARD), st.characters()), max_size=40), max_size=5))
 @example(["e", "\u0301a"])
-def test_sentences_give_the_words_of_bert(cased, accents, strips, sentences):
+def test_sentences_give_the_words_of_bert(
+    cased: bool, accents: bool, strips: bool, sentences: list[str]
+) -> None:
     sentences = [text.encode("utf-8", "replace").decode() for text in sentences]
     words = split_words(as_array(sentences), character_table(cased, accents))
     expected = [bert_words(sentence, cased, strips) for sentence in sentences]
@@ -71,11 +61,13 @@ MARKS = (
 
 
 @pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.text(st.sampled_from(MARKS), max_size=12), max_size=4))
 @example(["\u09a1\u09bc\u09be", "\u1014\u1037\u103a", "\u1014\u103a\u1037", "\u05e9\u05bc\u05c1\u05b8"])
 @example(["a\u0323\u05bc\u05bc\u0301", "\u0301", "\u0323a"])
-def test_runs_of_marks_are_composed_as_by_unicodedata(cased, accents, strips, sentences):
+def test_runs_of_marks_are_composed_as_by_unicodedata(
+    cased: bool, accents: bool, strips: bool, sentences: list[str]
+) -> None:
     table = character_table(cased, accents)
     for part in (sentences, ["".join(sentences)]):
         words = split_words(as_array(part), table)
@@ -84,7 +76,7 @@ def test_runs_of_marks_are_composed_as_by_unicodedata(cased, accents, strips, se
         assert words_of(" ".join(part), table) == [word for words in expected for word in words]
 
 
-def test_strip_letters_keeps_vowel_signs():
+def test_strip_letters_keeps_vowel_signs() -> None:
     table = character_table(False, "strip_letters")
     assert words_of("Café Ωμέγα Ёлка", table) == ["cafe", "ωμεγα", "елка"]
     for text in ("नदियाँ", "กำลัง", "が", "각", "מִלָּה", "می‌رود"):
@@ -92,9 +84,8 @@ def test_strip_letters_keeps_vowel_signs():
         assert words_of(text, table) == [expected]
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.text(st.one_of(st.sampled_from(AWKWARD), st.characters(codec="utf-8")), max_size=40))
-def test_strip_letters_is_what_tokenizer_json_does(text):
+def test_strip_letters_is_what_tokenizer_json_does(text: str) -> None:
     vocabulary = Vocabulary(list(SPECIAL_TOKENS), cased=False, accents="strip_letters")
     file = Tokenizer.from_str(tokenizer_json(vocabulary).decode())
     folded = file.normalizer.normalize_str(text)
@@ -103,6 +94,6 @@ def test_strip_letters_is_what_tokenizer_json_does(text):
 
 
 @given(st.lists(st.one_of(st.none(), st.text(st.characters(codec="utf-8"), max_size=9)), max_size=9))
-def test_chunks_are_the_whole_array(values):
+def test_chunks_are_the_whole_array(values: Any) -> None:
     array = pa.array(values, pa.string())
     assert [value for part in chunks(array) for value in part.to_pylist()] == values

@@ -10,6 +10,7 @@ from pipeline.wordpiece.character_table import (
     LETTER,
     LONGER,
     SPACE,
+    Accents,
     character_table,
     normalizer_for,
 )
@@ -23,7 +24,7 @@ CODES += [*range(0x1E900, 0x1E960), *range(0x20000, 0x20010), *range(0xE0000, 0x
     ("cased", "accents"),
     [(False, "strip_letters"), (True, "keep"), (False, "strip"), (True, "strip_letters")],
 )
-def test_entries_are_what_the_library_says_of_each_character_alone(cased, accents):
+def test_entries_are_what_the_library_says_of_each_character_alone(cased: bool, accents: Accents) -> None:
     table, normalizer = character_table(cased, accents), normalizer_for(cased, accents)
     split = pre_tokenizers.BertPreTokenizer().pre_tokenize_str
     for code in CODES:
@@ -34,6 +35,7 @@ def test_entries_are_what_the_library_says_of_each_character_alone(cased, accent
         kind = table.kind[code] & CLASS_BITS
         if len(text) > 1:
             assert kind == LONGER
+            assert table.folded is not None
             entry = table.folded[code] - 0x110000
             letters = [chr(of_place[entry]) for of_place in table.longer_letters]
             assert "".join(letters)[: table.longer_counts[entry]] == text
@@ -47,6 +49,6 @@ def test_entries_are_what_the_library_says_of_each_character_alone(cased, accent
             )
 
 
-def test_planes_without_characters_stay_as_they_are():
+def test_planes_without_characters_stay_unchanged() -> None:
     table = character_table(True, "keep")
     assert not np.any(table.kind[0x40000:0xE0000])

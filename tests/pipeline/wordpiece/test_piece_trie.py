@@ -11,7 +11,7 @@ from pipeline.wordpiece.piece_trie import NO_PIECE, PieceTrie
 from pipeline.wordpiece.word_encoder import WordEncoder
 
 
-def cut_by_hand(word, numbers, unknown):
+def cut_by_hand(word: str, numbers: dict[str, int], unknown: int) -> list[int]:
     ids, begin = [], 0
     while begin < len(word):
         prefix = "##" if begin else ""
@@ -23,12 +23,12 @@ def cut_by_hand(word, numbers, unknown):
     return ids
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.sets(st.tuples(st.sampled_from(["", "##"]), st.text("abñ山𠀀", min_size=1, max_size=5)), max_size=30),
     st.lists(st.text("abcñ山𠀀", min_size=1, max_size=12), max_size=20),
 )
-def test_words_are_cut_into_the_longest_pieces(pieces, words):
+def test_words_are_cut_into_the_longest_pieces(pieces: set[tuple[str, str]], words: list[str]) -> None:
     numbers = {prefix + text: number for number, (prefix, text) in enumerate(sorted(pieces))}
     ids, offsets = WordEncoder(numbers, len(numbers)).encode(words)
     found = [ids[begin:end].tolist() for begin, end in itertools.pairwise(offsets)]
@@ -36,7 +36,7 @@ def test_words_are_cut_into_the_longest_pieces(pieces, words):
 
 
 @pytest.mark.parametrize("width", [2, 40, 200])
-def test_crowded_rows_all_find_a_place(width):
+def test_crowded_rows_all_find_a_place(width: int) -> None:
     """Every two-letter word over an alphabet: as many full rows as letters, which makes the table grow."""
     letters = [chr(0x4E00 + number) for number in range(width)]
     pieces = {a + b: number for number, (a, b) in enumerate((a, b) for a in letters for b in letters)}
@@ -48,12 +48,12 @@ def test_crowded_rows_all_find_a_place(width):
     assert (out.reshape(-1, 3)[:, 1:] == NO_PIECE).all()
 
 
-def test_a_word_with_nul_is_refused():
+def test_a_word_with_nul_is_refused() -> None:
     with pytest.raises(ValueError, match="NUL"):
         WordEncoder({"a": 0}, 1).encode(["a", "a\0a"])
 
 
-def test_no_pieces_and_no_words():
+def test_no_pieces_and_no_words() -> None:
     encoder = WordEncoder({}, 7)
     assert [part.tolist() for part in encoder.encode([])] == [[], [0]]
     assert [part.tolist() for part in encoder.encode(["ab", "c"])] == [[7, 7], [0, 1, 2]]

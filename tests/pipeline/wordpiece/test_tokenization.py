@@ -2,11 +2,12 @@
 
 import random
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import Instances, SequenceLength
@@ -24,16 +25,16 @@ CASES_VOCABULARY = str(ROOT / "tests" / "cases" / "vocab.txt")
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["cased", "uncased"])
-def trained(request):
+def trained(request: pytest.FixtureRequest) -> Vocabulary:
     sentences = sample_sentences()[::20]
     return Vocabulary(train_wordpiece(count_words(sentences, request.param), 8_000, 9), request.param)
 
 
-def split(ids, offsets):
+def split(ids: Any, offsets: Any) -> list[list[int]]:
     return [ids[begin:end].tolist() for begin, end in pairwise(offsets)]
 
 
-def assert_ids_of_bert(vocabulary, sentences):
+def assert_ids_of_bert(vocabulary: Vocabulary, sentences: list[str]) -> None:
     found = split(*WordPieceTokenizer(vocabulary).encode_batch(sentences))
     expected = bert_ids(bert_tokenizer(vocabulary.pieces, vocabulary.cased), sentences)
     pairs = zip(sentences, found, expected, strict=True)
@@ -43,26 +44,22 @@ def assert_ids_of_bert(vocabulary, sentences):
     assert len(different) < 50
 
 
-def test_ids_are_those_of_bert_on_real_lines(trained):
-    assert_ids_of_bert(trained, list(sample_sentences()[::11]))
-
-
-@pytest.mark.slow
-def test_ids_are_those_of_bert_on_every_real_line(trained):
-    assert len(sample_sentences()) > 100_000
-    assert_ids_of_bert(trained, list(sample_sentences()))
+def test_ids_are_those_of_bert_on_real_lines(trained: Vocabulary) -> None:
+    """Half of the lines of the sample, of every language: a quarter cased, a quarter uncased."""
+    lines = sample_sentences()[0 if trained.cased else 1 :: 4]
+    assert len(lines) > 25_000
+    assert_ids_of_bert(trained, list(lines))
 
 
 @pytest.mark.parametrize("cased", [True, False])
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.text(st.sampled_from("abcdeiloprstuw BRidgSTe.,[#山橋がガनदीกสำ\u0301éüÜ"), max_size=60)))
-def test_ids_are_those_of_bert_on_made_up_text(cased, sentences):
+def test_ids_are_those_of_bert_on_made_up_text(cased: bool, sentences: list[str]) -> None:
     vocabulary = load_vocabulary(CASES_VOCABULARY, cased)
     found = split(*WordPieceTokenizer(vocabulary).encode_batch(sentences))
     assert found == bert_ids(bert_tokenizer(vocabulary.pieces, cased), sentences)
 
 
-def test_all_forms_of_a_column_give_the_same(trained):
+def test_all_forms_of_a_column_give_the_same(trained: Vocabulary) -> None:
     sentences = [*sample_sentences()[:500], ""]
     tokenizer = WordPieceTokenizer(trained)
     expected = split(*tokenizer.encode_batch(sentences))
@@ -77,15 +74,15 @@ def test_all_forms_of_a_column_give_the_same(trained):
         assert split(*tokenizer.encode_batch(form)) == expected
 
 
-def test_nulls_and_nothing(trained):
+def test_nulls_and_nothing(trained: Vocabulary) -> None:
     tokenizer = WordPieceTokenizer(trained)
     ids, offsets = tokenizer.encode_batch(pa.array([None, "", None], pa.string()))
     assert (ids.tolist(), offsets.tolist()) == ([], [0, 0, 0, 0])
     ids, offsets = tokenizer.encode_batch(pa.array([], pa.string()))
-    assert (ids.dtype, offsets.dtype, offsets.tolist()) == ("int32", "int64", [0])
+    assert (str(ids.dtype), str(offsets.dtype), offsets.tolist()) == ("int32", "int64", [0])
 
 
-def test_a_sentence_larger_than_a_chunk(trained):
+def test_a_sentence_larger_than_a_chunk(trained: Vocabulary) -> None:
     tokenizer = WordPieceTokenizer(trained)
     once = tokenizer.encode("one river ")
     again = CHUNK_BYTES // 10 + 100
@@ -94,14 +91,14 @@ def test_a_sentence_larger_than_a_chunk(trained):
     assert ids[1:-1].tolist() == once * again
 
 
-def test_text_never_gives_a_special_id():
+def test_text_never_gives_a_special_id() -> None:
     vocabulary = load_vocabulary(CASES_VOCABULARY, True)
     tokenizer = WordPieceTokenizer(vocabulary)
     ids = tokenizer.encode("[CLS] [SEP][MASK] [PAD]bridge[UNK] \ud800")
     assert not vocabulary.special_ids - {vocabulary.unknown_id} & set(ids)
 
 
-def test_long_words():
+def test_long_words() -> None:
     tokenizer = WordPieceTokenizer(load_vocabulary(CASES_VOCABULARY, True))
     assert tokenizer.tokenize("a" * 100) == ["a", *["##a"] * 99]
     assert tokenizer.tokenize("a" * 101) == ["[UNK]"]
@@ -111,7 +108,7 @@ def test_long_words():
 
 
 @given(st.text(st.sampled_from("กส\u0e48\u0e34"), min_size=1, max_size=400))
-def test_stretches(word):
+def test_stretches(word: str) -> None:
     parts = stretches(word)
     assert "".join(parts) == word
     assert all(0 < len(part) <= 100 for part in parts)
@@ -121,7 +118,7 @@ def test_stretches(word):
         assert not part.startswith(marks) or set(before[51:]) <= set(marks)
 
 
-def test_a_thai_text_without_spaces_is_no_single_unknown_token():
+def test_a_thai_text_without_spaces_is_not_a_single_unknown_token() -> None:
     """Case pipeline-009: 5,000 characters, cut before the word limit; the share of [UNK] is counted."""
     words = ["สะพาน", "แคบ", "มาก", "และ", "เก่า", "น้ำ", "ไหล", "ผ่าน", "เมือง", "หิน"]
     chance = random.Random(5)

@@ -1,5 +1,5 @@
-# Everything that is decided rather than made: node groups, rights, lifecycle. No provider is needed, so
-# Terraform validates, plans and tests this module anywhere.
+# The decisions: node groups, permissions, lifecycle rules. This module needs no provider, so Terraform can
+# validate, plan and test it anywhere.
 
 terraform {
   required_version = ">= 1.9"
@@ -8,7 +8,7 @@ terraform {
 locals {
   bucket_arn = "arn:${var.partition}:s3:::${var.bucket}"
 
-  # What both kinds of capacity share. The labels are those that cluster/kuberay asks for.
+  # Shared by both kinds of capacity. cluster/kuberay selects nodes by these labels.
   workers = {
     cpu = {
       instance_types = ["m7i.4xlarge", "m7a.4xlarge", "m6i.4xlarge", "m6a.4xlarge"]
@@ -43,7 +43,7 @@ locals {
     })
   } : {}
 
-  # Heads, operators and what else must not be taken away: always on demand.
+  # Heads, operators and others that must not be preempted run on demand.
   head = {
     head = {
       instance_types = ["m7i.2xlarge", "m7a.2xlarge"]
@@ -62,8 +62,8 @@ output "node_groups" {
   description = "Node groups by name."
   value = {
     for name, group in merge(local.head, local.on_demand, local.spot) : name => merge(group, {
-      # The autoscaler starts a group's first node only for a pod that would fit. Processors, memory and GPUs it
-      # knows from the instance type, the disk from this tag: nine tenths, which the kubelet gives to pods.
+      # The autoscaler starts the first node of a group only for a pod that fits. It knows CPUs, memory and GPUs
+      # from the instance type, and the disk from this tag: the nine tenths that the kubelet offers to pods.
       tags = {
         "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage" = "${floor(group.disk_gib * 0.9) - 2}Gi"
       }
@@ -76,8 +76,8 @@ output "tags" {
   value       = { "bertmill" = var.name, "managed-by" = "terraform" }
 }
 
-# Reads everything, writes below the three prefixes, and can end uploads; no right to delete versions,
-# to change the bucket, or to reach another one.
+# May read everything, write below the three prefixes, and abort uploads. May not delete versions, change the
+# bucket, or reach another one.
 output "job_policy" {
   description = "What the pods of both jobs may do, as a policy document."
   value = jsonencode({
@@ -105,7 +105,8 @@ output "job_policy" {
   })
 }
 
-# What Ray's launcher calls on the head of cluster/aws.yaml, beside the job policy: workers of this cluster only.
+# The calls of Ray's launcher on the head of cluster/aws.yaml, in addition to the job policy, limited to workers
+# of this cluster.
 output "launcher_policy" {
   description = "What the head of a cluster without Kubernetes may do, as a policy document."
   value = jsonencode({
@@ -183,9 +184,9 @@ output "lifecycle" {
   value = {
     stale-uploads = { prefix = "", abort_days = var.stale_upload_days, old_version_days = 0, move_days = 0, delete_markers = false }
     old-versions  = { prefix = "", abort_days = 0, old_version_days = var.old_version_days, move_days = 0, delete_markers = false }
-    # What a deletion leaves behind when the versions are gone: listings would read over it for ever.
+    # Delete markers without versions would slow down listings forever.
     delete-markers = { prefix = "", abort_days = 0, old_version_days = 0, move_days = 0, delete_markers = true }
-    # A run deletes its own checkpoints when newer ones are verified; what is left after a month is an archive.
+    # A run deletes its checkpoints once newer ones are verified. Those left after a month are an archive.
     runs = { prefix = "runs/", abort_days = 0, old_version_days = 1, move_days = var.run_days, delete_markers = false }
   }
 }

@@ -1,0 +1,104 @@
+"""Console command ``bertmill``: runs a subcommand; an expected error is one line and exit status 2."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from bertmill.cli import (
+    checkpoints,
+    demo_summary,
+    doctor,
+    evaluate,
+    explain,
+    export,
+    fetch,
+    fill,
+    finetune,
+    inspect,
+    losses,
+    plan,
+    predict,
+    report,
+    rewind,
+    scorecard,
+    submit,
+    templates,
+    verify,
+)
+from schemas.errors import BertmillError
+from schemas.versions import CODE_VERSION
+
+# The two jobs have parsers of their own.
+_JOBS = {
+    "build": ("pipeline.build_corpus", "build a corpus: raw dumps to shards (a Ray job)"),
+    "pretrain": ("trainer.pretrain", "pretrain a model on a corpus (a Ray job)"),
+}
+_COMMANDS = (
+    fetch, plan, submit, verify, inspect, explain, templates, checkpoints, rewind, report, losses, evaluate,
+    export, fill, finetune, predict, scorecard, doctor, demo_summary,
+)  # fmt: skip
+GROUPS = {
+    "jobs": ("build", "pretrain", "plan", "submit"),
+    "corpus": ("fetch", "inspect", "explain", "templates", "verify"),
+    "training runs": ("checkpoints", "rewind", "report", "losses"),
+    "models": ("evaluate", "export", "fill", "finetune", "predict", "scorecard"),
+    "installation": ("doctor", "demo-summary"),
+}
+"""The subcommands as --help shows them."""
+
+
+class _GroupedHelp(argparse.HelpFormatter):
+    """Lists the subcommands under the titles of GROUPS."""
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if not isinstance(action, argparse._SubParsersAction):
+            return super()._format_action(action)
+        listed = {choice.dest: choice for choice in action._choices_actions}
+        self._indent()
+        groups = [
+            f"  {title}:\n" + "".join(self._format_action(listed[name]) for name in names)
+            for title, names in GROUPS.items()
+        ]
+        self._dedent()
+        return "\n".join(groups)
+
+
+def argument_parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands; it knows the names of the jobs, but not their arguments."""
+    parser = argparse.ArgumentParser(
+        prog="bertmill",
+        description="From raw multilingual Wikipedia dumps and BookCorpus to a trained BERT.",
+        epilog="`bertmill COMMAND --help` explains a command. Exit status 2 means a user's mistake.",
+        formatter_class=_GroupedHelp,
+    )
+    parser.add_argument("--version", action="version", version=f"bertmill {CODE_VERSION}")
+    commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for name, (_, text) in _JOBS.items():
+        commands.add_parser(name, help=text, add_help=False)
+    for command in _COMMANDS:
+        command.add_parser(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit status (0, or 2 for a user's mistake)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments and arguments[0] in _JOBS:
+            job = importlib.import_module(_JOBS[arguments[0]][0])
+            return int(job.main(arguments[1:]))
+        parsed = argument_parser().parse_args(arguments)
+        return int(parsed.execute(parsed))
+    except BertmillError as error:
+        print(f"bertmill: {error}", file=sys.stderr)
+        return 2
+    except FileNotFoundError as error:
+        # Storage raises it everywhere; commands that read a file which may be missing say more.
+        print(f"bertmill: {error}: no such file", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader of our output has left (`| head`). Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1

@@ -1,0 +1,1 @@
+"""Forecasts of time, memory and cost."""

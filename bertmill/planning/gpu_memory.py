@@ -1,0 +1,75 @@
+"""Memory of a GPU in one phase of a training run, and the largest micro-batch that fits into it.
+
+Weights, gradients, moments and the bf16 copy take 18 bytes for each parameter. Activations take some bytes
+for each token, layer and hidden unit, and logits 4 bytes for each masked token and subword. The factors are
+fitted to peaks measured on an H100 (benchmarks/results/train_throughput.jsonl); a test compares them.
+"""
+
+import math
+
+from bertmill.planning.forecast import parameters
+from bertmill.planning.rates import MemoryRates
+from schemas.errors import ConfigError
+from trainer.config import Phase, TrainConfig
+
+_GIB = 2**30
+
+
+def training_gib(config: TrainConfig, vocab_size: int, tokens: int, rates: MemoryRates) -> float:
+    """GiB that PyTorch allocates with micro-batches of ``tokens`` tokens."""
+    model = config.model.with_vocabulary(vocab_size)
+    layers, hidden = model.layers, model.hidden_size
+    recomputed = min(config.recompute_layers, layers)
+    kept = layers - recomputed
+    factor = rates.bytes_per_unit[_kind(config)] * (2 if config.precision == "fp32" else 1)
+    # A recomputed layer keeps its input in bf16, and one of them at a time is whole again.
+    units = factor * (kept + (1 if recomputed else 0)) + 2 * recomputed
+    logits = rates.masked_share * vocab_size * rates.logit_bytes
+    return (rates.bytes_per_parameter * parameters(model) + tokens * (units * hidden + logits)) / _GIB
+
+
+def _kind(config: TrainConfig) -> str:
+    kernels = "plain" if config.kernels == "plain" else "fused"
+    return f"modern {kernels}" if config.model.style == "modern" else kernels
+
+
+def micro_batch_tokens(phase: Phase, gpus: int) -> int:
+    """Tokens of a full micro-batch: no more than a GPU's share of the global batch."""
+    share = math.ceil(phase.global_batch / gpus) * phase.max_seq_length
+    return min(phase.micro_batch_tokens, share)
+
+
+def largest_micro_batch(
+    config: TrainConfig, phase: Phase, vocab_size: int, gib: float, rates: MemoryRates
+) -> int:
+    """The most tokens, a power of two, that fit into a GPU of ``gib`` GiB; 0 if not one sequence does."""
+    tokens = 1 << (phase.max_seq_length - 1).bit_length()
+    if not _fits(training_gib(config, vocab_size, tokens, rates), gib, rates):
+        return 0
+    while _fits(training_gib(config, vocab_size, 2 * tokens, rates), gib, rates):
+        tokens *= 2
+    return tokens
+
+
+def _fits(needed: float, gib: float, rates: MemoryRates) -> bool:
+    return needed + rates.reserved_gib <= gib
+
+
+def check_memory(config: TrainConfig, vocab_size: int, gpus: int, gib: float, rates: MemoryRates) -> None:
+    """Raises ConfigError that names the first phase which does not fit, and what would."""
+    for number, phase in enumerate(config.phases):
+        tokens = micro_batch_tokens(phase, gpus)
+        needed = training_gib(config, vocab_size, tokens, rates)
+        if _fits(needed, gib, rates):
+            continue
+        fitting = largest_micro_batch(config, phase, vocab_size, gib, rates)
+        advice = (
+            f"set it to {fitting}"
+            if fitting
+            else f"not one sequence fits; set recompute_layers: {config.model.layers}, or use larger GPUs"
+        )
+        raise ConfigError(
+            f"phases.{number}.micro_batch_tokens: {tokens:,} tokens of BERT-{config.model.size} with"
+            f" {vocab_size:,} subwords need {needed + rates.reserved_gib:.1f} GiB, the GPU has {gib:g};"
+            f" {advice}"
+        )

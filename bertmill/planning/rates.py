@@ -1,0 +1,149 @@
+"""The rates, prices and assumptions that forecasts multiply out, as planning/rates.json holds them."""
+
+import datetime
+import json
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+RATES_PATH = Path(__file__).with_name("rates.json")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StageRate(_Section):
+    """One stage of a build."""
+
+    amount: Literal["compressed_mb", "documents", "text_mb", "written_tokens", "tasks"]
+    """What the stage's work is counted in."""
+    per_core_second: float
+    """Amount that one core handles in a second of CPU time."""
+    serial_seconds: float
+    """Seconds that do not shrink with more cores."""
+    task_gb: float
+    """Peak memory of a task."""
+    gets_per_task: int
+    puts_per_task: int
+
+
+class Speedup(_Section):
+    """Wall times on one core and on two, by stage, and their ratios."""
+
+    measured: str
+    seconds: dict[str, tuple[float, float]]
+    ratios: dict[str, float]
+
+
+class BuildRates(_Section):
+    """The stages of a build."""
+
+    measured: str
+    cores: int
+    stages: dict[str, StageRate]
+    two_core_speedup: Speedup
+
+
+class CorpusRatios(_Section):
+    """How much of what comes out of a megabyte of compressed dumps; a megabyte is 10^6 bytes."""
+
+    measured: str
+    documents_per_compressed_mb: float
+    """Of 104 Wikipedias, 60 M pages in 100 GB. The first pages of a dump, as in a sample, are longer."""
+    text_mb_per_compressed_mb: float
+    tokens_per_text_byte: float
+    documents_mb_per_text_mb: float
+    shard_bytes_per_token: float
+    moved_bytes_per_token: float
+    """Bytes of a token id in the files of the shuffle, compressed."""
+
+
+class DriverCosts(_Section):
+    """What the driver and Ray add."""
+
+    about: str
+    kb_per_unit: float
+    """Driver memory for a unit or a bucket."""
+    base_gb: float
+    """Driver memory of a build of any size."""
+    plan_units_per_second: float
+    tasks_per_second: float
+    """Tasks that the driver starts in a second."""
+    overhead: float
+    """Core time of a stage over the CPU time of its transforms."""
+
+
+class TrainingRate(_Section):
+    """Rows per second of one GPU for one model and sequence length."""
+
+    model: Literal["base", "large"]
+    max_seq_length: int
+    vocab_size: int
+    rows_per_second: float
+    origin: Literal["ours", "reference", "scaled"]
+    """Measured with this trainer, measured with another program, or derived from another length."""
+    device: str | None = None
+    date: datetime.date | None = None
+    what: str
+
+
+class MemoryRates(_Section):
+    """GPU memory of training in bf16."""
+
+    measured: str
+    bytes_per_parameter: float
+    bytes_per_unit: dict[str, float]
+    """Bytes of activations for each token, layer and hidden unit, by kind of kernels and layers."""
+    logit_bytes: float
+    """Bytes for each masked token and subword."""
+    masked_share: float
+    reserved_gib: float
+    """What PyTorch does not count: the CUDA context, fragmentation, the buffers of the all-reduce."""
+
+
+class TrainingRates(_Section):
+    """Training on GPUs."""
+
+    about: str
+    device: str
+    rates: list[TrainingRate]
+    assumed: str
+    peak_tflops: float
+    fallback_mfu: float
+    """MFU of a model that has no rate."""
+    hidden_communication: float
+    """Share of the step's compute time that hides the gradient all-reduce."""
+    node_allreduce_gb_s: float
+    network_allreduce_gb_s: dict[str, float]
+    """By kind of network: GB/s of an all-reduce between nodes, all GPUs of a node together."""
+    memory: MemoryRates
+    checkpoint_gb_s: float
+
+
+class Prices(_Section):
+    """List prices in USD."""
+
+    about: str
+    core_hour: float
+    gpu_hour: float
+    gb_month: float
+    put_thousand: float
+    get_thousand: float
+
+
+class Rates(_Section):
+    """All of rates.json."""
+
+    about: str
+    build: BuildRates
+    corpus: CorpusRatios
+    driver: DriverCosts
+    training: TrainingRates
+    prices: Prices
+
+
+def load_rates(path: Path = RATES_PATH) -> Rates:
+    """The rates that come with this version."""
+    return Rates.model_validate(json.loads(path.read_text(encoding="utf-8")))

@@ -1,0 +1,171 @@
+"""The jobs of a scorecard, one for each task, learning rate and seed, and what each leaves behind."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from bertmill.scorecard.layouts import TaskFiles
+from bertmill.scorecard.retrieval import retrieval_accuracy
+from cluster import storage
+from cluster.jobs.config_file import validate
+from schemas.json_text import parse_json
+from trainer.distributed.ranks import single_rank
+from trainer.export.load_model import load_model
+from trainer.finetuning.config import FinetuneConfig
+from trainer.finetuning.progress import Event, line_of
+from trainer.finetuning.run import finetune
+
+RESULT_NAME = "job.json"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a scorecard is made with."""
+
+    model: str
+    tokenizer: str | None
+    nli_model: str | None
+    """Model that RTE, MRPC and STS-B start from; None starts them from ``model``."""
+    seeds: tuple[int, ...]
+    learning_rates: tuple[float, ...]
+    epochs: int | None
+    """Epochs of every task; None takes each task's own number."""
+    batch_size: int
+    max_length: int
+    max_examples: int | None
+    """Use only the first examples of every set."""
+    use_gpu: bool
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training with one seed, or a retrieval."""
+
+    task: TaskFiles
+    settings: Settings
+    output: str
+    learning_rate: float | None = None
+    seed: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The name that progress and errors show."""
+        if self.seed is None:
+            return self.task.name
+        return f"{self.task.name} lr {self.learning_rate:g} seed {self.seed}"
+
+
+def plan_jobs(tasks: Sequence[TaskFiles], settings: Settings, output: str) -> list[Job]:
+    """All jobs, task by task."""
+    jobs = []
+    for task in tasks:
+        if task.pairs:
+            jobs.append(Job(task, settings, _folder(output, task.name)))
+            continue
+        for rate in settings.learning_rates:
+            for seed in settings.seeds:
+                folder = _folder(output, f"{task.name}-lr{rate:g}-seed{seed}")
+                jobs.append(Job(task, settings, folder, rate, seed))
+    return jobs
+
+
+def _folder(output: str, name: str) -> str:
+    return storage.join(storage.join(output, "jobs"), name)
+
+
+def result_of(job: Job) -> dict[str, Any] | None:
+    """The result of a finished job; None for another one."""
+    uri = storage.join(job.output, RESULT_NAME)
+    if not storage.exists(uri):
+        return None
+    data: dict[str, Any] = parse_json(storage.read_bytes(uri))
+    return data if data["finished"] else None
+
+
+def run_job(
+    job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
+) -> bool:
+    """Runs or resumes a job on ``device``; False if it was stopped. Raises BertmillError."""
+    start = time.monotonic()
+    if job.task.pairs:
+        figures = retrieval_accuracy(
+            job.settings.model,
+            job.settings.tokenizer,
+            job.task.pairs,
+            limit=job.settings.max_examples,
+            max_length=job.settings.max_length,
+            device=device,
+            stop_requested=stop_requested,
+        )
+        test = None if figures is None else {name: {"accuracy": value} for name, value in figures.items()}
+        result: dict[str, Any] | None = None if test is None else {"validation": {}, "test": test}
+    else:
+        result = _finetune(job, device, stop_requested, print_line)
+    _write(job, result, time.monotonic() - start)
+    return result is not None
+
+
+def _finetune(
+    job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
+) -> dict[str, Any] | None:
+    config = config_of(job)
+
+    def on_event(event: Event) -> None:
+        print_line(f"{job.name}: {line_of(event)}")
+
+    report = finetune(config, ranks=single_rank(device), stop_requested=stop_requested, on_event=on_event)
+    if not report["complete"]:
+        return None
+    (seed,) = report["seeds"]
+    return {"validation": seed["validation"], "test": seed["test"], "examples": report["examples"]}
+
+
+def config_of(job: Job) -> FinetuneConfig:
+    """The fine-tuning config of a job. Raises ConfigError."""
+    settings = job.settings
+    fields: Mapping[str, Any] = job.task.config
+    starts_from_nli = job.task.from_nli and settings.nli_model is not None
+    length = max_length_of(settings, fields["task"])
+    data: dict[str, Any] = {
+        **fields,
+        "model": settings.nli_model if starts_from_nli else settings.model,
+        "output": job.output,
+        "seeds": [job.seed],
+        "learning_rate": job.learning_rate,
+        "batch_size": settings.batch_size,
+        "max_seq_length": length,
+        # 128 of 384 tokens, as in the settings of BERT for SQuAD.
+        "stride": max(1, length // 3),
+        "max_train_examples": settings.max_examples,
+        "max_eval_examples": settings.max_examples,
+        "use_gpu": settings.use_gpu,
+        "precision": "bf16" if settings.use_gpu else "fp32",
+        # A job takes minutes: SIGTERM saves it, and a killed one is done again.
+        "save_every": None,
+    }
+    if starts_from_nli or settings.tokenizer is None:
+        data["tokenizer"] = None
+    else:
+        data["tokenizer"] = settings.tokenizer
+    if settings.epochs is not None:
+        data["epochs"] = settings.epochs
+    return validate(FinetuneConfig, data, f"scorecard: {job.name}")
+
+
+def max_length_of(settings: Settings, task: str) -> int:
+    """The length of inputs: that of the settings, three times as long for contexts, at most the model's."""
+    positions = load_model(settings.model).model.config.max_positions
+    wanted = settings.max_length * (3 if task == "spans" else 1)
+    return min(wanted, positions)
+
+
+def _write(job: Job, result: dict[str, Any] | None, seconds: float) -> None:
+    """Writes the result, with the seconds of this and of earlier, stopped attempts."""
+    uri = storage.join(job.output, RESULT_NAME)
+    before = parse_json(storage.read_bytes(uri))["seconds"] if storage.exists(uri) else 0.0
+    data = {"finished": result is not None, "seconds": round(before + seconds, 3), **(result or {})}
+    storage.put_bytes(uri, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())

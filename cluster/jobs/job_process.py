@@ -1,0 +1,98 @@
+"""Lets a job save its work after ``ray job stop``, which kills a job's processes three seconds after SIGTERM.
+
+Ray kills the entry process and its descendants; a longer wait would have to be set where Ray starts. So the
+entry process hands the work to a process that is not its descendant, passes SIGTERM on, and returns its exit
+status. When the entry process is killed, the work has had its SIGTERM, saves, and ends by itself.
+"""
+
+import os
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+_WAIT = "RAY_JOB_STOP_WAIT_TIME_S"
+_LONG_ENOUGH = 60
+_CHECK_SECONDS = 1.0
+
+
+def run_job(main: Callable[[], int]) -> int:
+    """The exit status of ``main``, which outlives the entry process of a submitted Ray job.
+
+    In any other process, and where the cluster waits long enough, ``main`` is simply called. Call it before
+    threads are started.
+    """
+    wait = os.environ.get(_WAIT, "")
+    if _JOB not in os.environ or (wait.isdigit() and int(wait) >= _LONG_ENOUGH):
+        return main()
+    return run_detached(main)
+
+
+def run_detached(main: Callable[[], int]) -> int:
+    """As `run_job`, in any process."""
+    status_read, status_write = os.pipe()
+    alive_read, alive_write = os.pipe()
+    middle = os.fork()
+    if middle == 0:
+        os.close(status_read)
+        os.close(alive_write)
+        os.setsid()
+        worker = os.fork()
+        if worker:
+            os.write(status_write, f"{worker}\n".encode())
+            os._exit(0)
+        _work(main, status_write, alive_read)
+    os.close(status_write)
+    os.close(alive_read)
+    os.waitpid(middle, 0)
+    with os.fdopen(status_read, "rb", buffering=0) as status:
+        worker = int(status.readline())
+
+        def pass_on(number: int, frame: FrameType | None) -> None:
+            del frame
+            os.kill(worker, number)
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, pass_on)
+        text = status.read()
+    # Killed, for example for want of memory, it has written nothing.
+    return int(text) if text else 128 + signal.SIGKILL
+
+
+def _work(main: Callable[[], int], status: int, alive: int) -> None:
+    """The body of the detached process; does not return."""
+    watcher = os.fork()
+    if watcher == 0:
+        os.close(status)
+        _watch(alive)
+    os.close(alive)
+    code = 1
+    try:
+        code = main()
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+    except BaseException:  # as at the end of any program; it must not return into the entry process's code
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.kill(watcher, signal.SIGKILL)
+        with suppress(BrokenPipeError):  # nobody reads it once the entry process is killed
+            os.write(status, str(code).encode())
+        os._exit(code)
+
+
+def _watch(alive: int) -> None:
+    """Sends SIGTERM to the work when the entry process has ended, and ends with the work."""
+    work = os.getppid()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while os.getppid() == work:
+        # Nobody writes to the pipe; its end says that the entry process is dead.
+        if select.select([alive], [], [], _CHECK_SECONDS)[0]:
+            os.kill(work, signal.SIGTERM)
+            break
+    os._exit(0)

@@ -1,0 +1,281 @@
+"""The lease of a run or of a corpus: one process owns it, and only its owner may commit checkpoints.
+
+Attempts are numbered. A conditional put creates ``RUN/attempts/000007.json``, so each number belongs to
+one process. The owner rewrites ``RUN/attempts/000007.beat`` every few seconds, and says in it when it ends.
+A second start watches that file: if it changes, the owner lives, and the start is refused. Only changes
+between two reads count, never a clock, because clocks of hosts and stores differ.
+
+A process that sees a number above its own has been replaced, for example because it was cut off for a
+while or somebody took over the run, and stops writing.
+"""
+
+import json
+import logging
+import re
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster import storage
+from cluster.jobs.processes import is_dead, process_of_this_host
+from schemas.errors import CheckpointError, StorageError
+
+log = logging.getLogger(__name__)
+
+LEASE_SECONDS = 30.0
+"""By default, how long an owner may be silent before a start takes the run for abandoned."""
+
+_KEEP = 16
+"""Attempts to keep for people to read; only the newest one counts."""
+_NAME = re.compile(r"(\d{6,})\.json")
+_BEATS = 6
+"""Heartbeats in the time after which silence counts."""
+_BEATS_OF_THE_LIVING = 2
+"""Changes of the heartbeat that prove an owner alive; the first may be the last one of a dying process."""
+
+
+class FencedError(CheckpointError):
+    """A newer attempt owns the run; this process may no longer commit."""
+
+
+class LeaseHeldError(CheckpointError):
+    """Another process owns the run."""
+
+
+@dataclass(frozen=True)
+class Claimant:
+    """Who wants to own a run, and how."""
+
+    name: str | None = None
+    """Becomes part of the folder names (letters, digits, ``-``); random by default."""
+    job: str | None = None
+    """Identifies the job. Its restarts replace its own earlier attempts, which the launcher has ended."""
+    take_over: bool = False
+    """Replace an owner that is alive."""
+    seconds: float = LEASE_SECONDS
+    """How long an owner may be silent."""
+    free_attempt: int | None = None
+    """The newest attempt when somebody has already watched it and found it ended; 0 for a new run."""
+    doing: str = "training this run"
+    """What an owner does, for the error."""
+    advice: str = "stop it first, choose another run.name, or add --take-over, which replaces it"
+    """What to do when the owner is alive, for the error."""
+
+
+class RunLease:
+    """The right of one process to commit checkpoints of a run."""
+
+    def __init__(self, run_uri: str, number: int, folder_suffix: str, seconds: float = LEASE_SECONDS) -> None:
+        self.run_uri = run_uri
+        self.number = number
+        self.suffix = folder_suffix
+        """Number and name of the attempt; makes its folder names unique."""
+        self.displaced: FencedError | None = None
+        """Set by the heartbeat as soon as it sees a newer attempt."""
+        self._pause = seconds / _BEATS
+        self._ended = threading.Event()
+        self._heartbeat: threading.Thread | None = None
+
+    def check(self) -> None:
+        """Raises FencedError if a newer attempt has taken over the run."""
+        newest = newest_attempt(self.run_uri)
+        if newest > self.number:
+            self.displaced = FencedError(
+                f"{self.run_uri}: attempt {self.number} has been replaced by attempt {newest}"
+                f"{_who(self.run_uri, newest)} and may no longer commit"
+            )
+            raise self.displaced
+
+    def start_heartbeat(self) -> None:
+        """Shows other starts, from now on, that this process is alive."""
+        self._heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._heartbeat.start()
+
+    def release(self) -> None:
+        """Ends the heartbeat and says so, so that the next start need not wait.
+
+        Says nothing when the storage does not answer: the next start waits then.
+        """
+        self._ended.set()
+        heartbeat, self._heartbeat = self._heartbeat, None
+        if heartbeat is None:
+            return
+        heartbeat.join(LEASE_SECONDS)
+        if not heartbeat.is_alive():
+            self._put(ended=True)
+
+    def _beat(self) -> None:
+        while True:
+            self._put(ended=False)
+            try:
+                self.check()
+            except FencedError:
+                return
+            except (StorageError, OSError) as error:
+                log.warning("%s: cannot see whether a newer attempt owns the run: %s", self.run_uri, error)
+            if self._ended.wait(self._pause):
+                return
+
+    def _put(self, *, ended: bool) -> None:
+        beat = {"ended": ended, "beat": secrets.token_hex(8)}
+        try:
+            storage.put_bytes(_beat_uri(self.run_uri, self.number), json.dumps(beat).encode())
+        except (StorageError, OSError) as error:
+            log.warning("%s: heartbeat not written: %s", self.run_uri, error)
+
+
+def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
+    """Makes this process the owner of the run: attempts before this one may no longer commit.
+
+    Raises LeaseHeldError while another process owns it, unless the claimant takes over; FencedError when
+    this job owned the run and another one has replaced it since.
+    """
+    claimant = claimant or Claimant()
+    name = (claimant.name or secrets.token_hex(4)).lower()
+    label = re.sub(r"[^a-z0-9-]+", "-", name).strip("-")[:40]
+    details = {
+        "name": label,
+        "job": claimant.job,
+        "host": socket.gethostname(),
+        "seconds": claimant.seconds,
+        "time": int(time.time()),
+        **process_of_this_host(),
+    }
+    while True:
+        number = await_free(run_uri, claimant) + 1
+        content = json.dumps({"attempt": number, **details}, sort_keys=True).encode()
+        # When this fails, another start was faster. It may be alive, so the wait starts again.
+        if storage.put_if_absent(_uri(run_uri, number), content):
+            break
+    log.info("%s: this is attempt %d", run_uri, number)
+    for old in _numbers(run_uri)[: -_KEEP - 1]:
+        storage.delete(_beat_uri(run_uri, old))
+        storage.delete(_uri(run_uri, old))
+    lease = RunLease(run_uri, number, f"{number:06d}-{label}", claimant.seconds)
+    lease.start_heartbeat()
+    return lease
+
+
+def await_free(run_uri: str, claimant: Claimant) -> int:
+    """The number of the newest attempt, 0 for none, once it has ended or was silent for long enough.
+
+    Changes nothing. Raises LeaseHeldError, FencedError; see `acquire_lease`.
+    """
+    while True:
+        number = newest_attempt(run_uri)
+        owner = _details(run_uri, number) if number else {}
+        _refuse_displaced_job(run_uri, claimant, number, owner)
+        same_job = claimant.job is not None and owner.get("job") == claimant.job
+        if number == (claimant.free_attempt or 0) or claimant.take_over or same_job:
+            return number
+        if _is_silent(run_uri, number, claimant, owner):
+            return number
+
+
+def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str, Any]) -> bool:
+    """Watches attempt ``number`` until it has ended; false if a newer attempt came meanwhile.
+
+    It has ended when it says so, when its process is seen to be dead, or when it was silent for long
+    enough. Raises LeaseHeldError when it is alive.
+    """
+    seconds = max(claimant.seconds, _seconds_of(owner))
+    pause = min(1.0, seconds / _BEATS / 2)
+    last, changes, silent, announced = _last_beat(run_uri, number), 0, 0.0, False
+    while not _has_ended(last):
+        if is_dead(owner):
+            log.info("%s: the process of attempt %d is dead", run_uri, number)
+            return True
+        if silent > seconds:
+            log.warning("%s: attempt %d%s: no heartbeat for %g s; it counts as dead", run_uri, number,
+                        _who(run_uri, number), seconds)  # fmt: skip
+            return True
+        if not announced:
+            log.warning("%s: attempt %d%s has not ended; watching its heartbeat for up to %g s", run_uri,
+                        number, _who(run_uri, number), seconds)  # fmt: skip
+            announced = True
+        before = time.monotonic()
+        time.sleep(pause)
+        if newest_attempt(run_uri) != number:
+            return False
+        beat = _last_beat(run_uri, number)
+        # A pause of this process, or of the storage, says nothing about the owner.
+        silent += min(time.monotonic() - before, 2 * pause)
+        if beat != last:
+            last, changes, silent = beat, changes + 1, 0.0
+        if changes >= _BEATS_OF_THE_LIVING and not _has_ended(last):
+            raise LeaseHeldError(
+                f"{run_uri}: attempt {number}{_who(run_uri, number)} is {claimant.doing}; {claimant.advice}"
+            )
+    return True
+
+
+def _refuse_displaced_job(run_uri: str, claimant: Claimant, number: int, owner: Mapping[str, Any]) -> None:
+    """Raises FencedError for the restart of a job whose run has a new owner, also if it once took over."""
+    if claimant.job is None or owner.get("job") == claimant.job:
+        return
+    own = [old for old in _numbers(run_uri) if _details(run_uri, old).get("job") == claimant.job]
+    if own:
+        raise FencedError(
+            f"{run_uri}: attempt {own[-1]} of this job has been replaced by attempt {number}"
+            f"{_who(run_uri, number)}"
+        )
+
+
+def newest_attempt(run_uri: str) -> int:
+    """The number of the newest attempt at the run, or 0 without one."""
+    return max(_numbers(run_uri), default=0)
+
+
+def _who(run_uri: str, number: int) -> str:
+    """Host and process of an attempt, in parentheses. Empty when its file does not exist."""
+    owner = _details(run_uri, number)
+    return (
+        f" (host {owner['host']}, process {owner['process']})" if {"host", "process"} <= owner.keys() else ""
+    )
+
+
+def _details(run_uri: str, number: int) -> dict[str, Any]:
+    try:
+        details = json.loads(storage.read_bytes(_uri(run_uri, number)))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return details if isinstance(details, dict) else {}
+
+
+def _seconds_of(owner: Mapping[str, Any]) -> float:
+    seconds = owner.get("seconds")
+    return float(seconds) if isinstance(seconds, int | float) else LEASE_SECONDS
+
+
+def _last_beat(run_uri: str, number: int) -> bytes | None:
+    """The heartbeat as it stands; None before the first one."""
+    try:
+        return storage.read_bytes(_beat_uri(run_uri, number))
+    except FileNotFoundError:
+        return None
+
+
+def _has_ended(beat: bytes | None) -> bool:
+    try:
+        return beat is not None and json.loads(beat).get("ended") is True
+    except (ValueError, AttributeError):
+        return False
+
+
+def _uri(run_uri: str, number: int) -> str:
+    return storage.join(run_uri, "attempts", f"{number:06d}.json")
+
+
+def _beat_uri(run_uri: str, number: int) -> str:
+    return storage.join(run_uri, "attempts", f"{number:06d}.beat")
+
+
+def _numbers(run_uri: str) -> list[int]:
+    """The numbers of all attempts so far, ascending."""
+    names = [info.uri.rsplit("/", 1)[-1] for info in storage.list_files(storage.join(run_uri, "attempts"))]
+    matches = [_NAME.fullmatch(name) for name in names]
+    return sorted(int(match.group(1)) for match in matches if match)

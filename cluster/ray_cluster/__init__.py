@@ -1,0 +1,1 @@
+"""Ray clusters: connection, job submission, and metrics on the Prometheus endpoint."""

@@ -1,0 +1,70 @@
+"""What a job needs from a Ray cluster, and what the cluster has: for the lines of a job that waits."""
+
+import logging
+import time
+from collections.abc import Mapping
+
+import ray
+from ray.util.placement_group import placement_group, remove_placement_group
+
+from cluster.jobs import shutdown
+from schemas.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+UNTIL_FIRST_LINE, BETWEEN_LINES = 5.0, 30.0
+"""Seconds of waiting before the first line that says so, and between two lines."""
+_POLL_SECONDS = 0.5
+
+
+def shortage(bundle: Mapping[str, float], copies: int) -> str | None:
+    """What the cluster lacks for ``copies`` of ``bundle`` (resource -> amount), as text; None if nothing.
+
+    Names what the whole cluster has, what is free of it, or that no single node has room for a bundle.
+    """
+    needed = {name: amount * copies for name, amount in bundle.items() if amount}
+    total, free = ray.cluster_resources(), ray.available_resources()
+    if any(total.get(name, 0.0) < amount for name, amount in needed.items()):
+        return f"{_listed(needed)}, the cluster has {_listed(total, needed)}"
+    if any(free.get(name, 0.0) < amount for name, amount in needed.items()):
+        unused = _listed(free, needed)
+        return f"{_listed(needed)}, the cluster has {_listed(total, needed)}, but only {unused} free"
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    if not any(all(node.get(name, 0.0) >= bundle[name] for name in needed) for node in nodes):
+        return f"a node with {_listed(bundle, needed)}, the cluster has none so large"
+    return None
+
+
+def check_fits(bundle: Mapping[str, float], copies: int, advice: str) -> None:
+    """Raises ClusterError when a cluster that will not grow can never hold the bundles."""
+    total = ray.cluster_resources()
+    if any(total.get(name, 0.0) < amount * copies for name, amount in bundle.items()):
+        raise ClusterError(f"the job needs {shortage(bundle, copies)}; {advice}")
+
+
+def await_bundle(bundle: Mapping[str, float], what: str) -> None:
+    """Returns once the cluster has room for ``bundle``; says every half minute what is missing.
+
+    Asks for it, so that a cluster that can grow does.
+    """
+    begun = time.monotonic()
+    next_line = begun + UNTIL_FIRST_LINE
+    group = placement_group([dict(bundle)])
+    try:
+        while not group.wait(_POLL_SECONDS):
+            # Ray loses an exception that a signal handler raises while it waits.
+            shutdown.raise_if_requested()
+            now = time.monotonic()
+            if now > next_line:
+                next_line = now + BETWEEN_LINES
+                missing = shortage(bundle, 1)
+                if missing is not None:
+                    logger.warning("%s: waiting for %s (%.0f s)", what, missing, now - begun)
+    finally:
+        remove_placement_group(group)
+
+
+def _listed(amounts: Mapping[str, float], names: Mapping[str, float] | None = None) -> str:
+    """``{"CPU": 2, "GPU": 1}`` as "2 CPUs and 1 GPU"."""
+    chosen = {name: amounts.get(name, 0.0) for name in names or amounts}
+    return " and ".join(f"{amount:g} {name}{'' if amount == 1 else 's'}" for name, amount in chosen.items())

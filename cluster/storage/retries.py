@@ -1,0 +1,124 @@
+"""Retries storage calls after transient faults: 5xx, throttling, timeouts, lost connections."""
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from schemas.errors import StorageError
+from schemas.redaction import redact
+
+logger = logging.getLogger(__name__)
+
+BUDGET_SECONDS = 120.0
+"""How long to retry one call. Longer than a restart of an object-store gateway, and shorter than the grace
+period of a preempted node, so that a dead store ends in our error and not in a SIGKILL."""
+
+LONGEST_ASKED_SECONDS = 600.0
+"""How long one call waits in all because the server asks for it (Retry-After), on top of the budget."""
+
+FIRST_DELAY_SECONDS = 0.2
+LONGEST_DELAY_SECONDS = 10.0
+
+# How urllib3 begins its texts, though ours name the URI already.
+_CONNECTION = re.compile(r"^HTTPS?Connection(?:Pool)?\([^)]*\): ")
+
+Result = TypeVar("Result")
+
+
+class HalfAnswerError(Exception):
+    """A successful response that is not what was requested, as overloaded gateways and proxies send.
+
+    Every backend treats it as transient.
+    """
+
+
+def _nothing_asked(_error: BaseException) -> float:
+    return 0.0
+
+
+def call(
+    action: Callable[[], Result],
+    *,
+    transient: Callable[[BaseException], bool],
+    what: str,
+    asked_wait: Callable[[BaseException], float] = _nothing_asked,
+) -> Result:
+    """The result of ``action``, retried while ``transient(error)`` is true.
+
+    The delay is at least ``asked_wait(error)`` seconds, which the server asks for. What is added is drawn
+    between zero and a bound that doubles ("full jitter"), so that a thousand workers that met one fault
+    together do not return together. Other errors pass through unchanged. Raises StorageError with the last
+    reason when BUDGET_SECONDS are used up.
+    """
+    attempts = Attempts(what)
+    while True:
+        try:
+            return action()
+        except Exception as error:
+            if not transient(error):
+                raise
+            attempts.failed(error, asked_wait(error))
+
+
+class Attempts:
+    """Counts the attempts of one call. ``failed`` sleeps before the next one, or raises at the deadline."""
+
+    def __init__(self, what: str) -> None:
+        self._what = redact(what)
+        self._failures = 0
+        self._asked = 0.0
+        self._deadline = time.monotonic() + BUDGET_SECONDS
+
+    def failed(self, error: BaseException, asked_wait: float = 0.0) -> None:
+        """Waits before the next attempt, at least the seconds that the server asks for.
+
+        Raises StorageError if the next attempt would start after the deadline, which moves by the seconds
+        asked for, or when the server asks for more than LONGEST_ASKED_SECONDS.
+        """
+        # Not keyed like other draws, because a delay has no influence on output.
+        longest = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**self._failures)
+        delay = asked_wait + random.uniform(0, longest)  # noqa: S311 - not a secret
+        self._failures += 1
+        self._asked += asked_wait
+        self._deadline += asked_wait
+        reason = one_line(error)
+        if self._asked > LONGEST_ASKED_SECONDS:
+            raise StorageError(
+                f"{self._what}: gave up, because the server asks to wait {asked_wait:.0f} s: {reason}"
+            ) from error
+        if time.monotonic() + delay > self._deadline:
+            raise StorageError(
+                f"{self._what}: gave up after {self._failures} attempts in {BUDGET_SECONDS:g} s: {reason}"
+            ) from error
+        logger.warning(
+            "%s: attempt %d failed, retrying in %.1f s: %s", self._what, self._failures, delay, reason
+        )
+        time.sleep(delay)
+
+    def succeeded(self) -> None:
+        """Restarts the budget of a long stream after each piece that arrived."""
+        self._failures = 0
+        self._asked = 0.0
+        self._deadline = time.monotonic() + BUDGET_SECONDS
+
+
+def one_line(error: BaseException) -> str:
+    """The reason of an error on one line without secrets of URLs, with its type where the text says little.
+
+    >>> one_line(TimeoutError())
+    'TimeoutError'
+    """
+    reason = _innermost(error)
+    text = redact(_CONNECTION.sub("", " ".join(str(reason).split())))
+    return text if len(text) > 20 else f"{type(reason).__name__}: {text}".rstrip(": ")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The error that requests and urllib3 wrapped, up to three times, in longer and longer texts."""
+    for inner in (getattr(error, "reason", None), *error.args[:1]):
+        if isinstance(inner, BaseException):
+            return _innermost(inner)
+    return error

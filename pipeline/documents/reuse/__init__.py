@@ -1,0 +1,1 @@
+"""Reusing what an earlier build made of pages that have not changed."""

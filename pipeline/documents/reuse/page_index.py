@@ -1,0 +1,155 @@
+"""The index of a part: what extraction made of each page, and all that this depended on.
+
+A page has the same text as in an earlier build when the rules are the same (`rules_version`), its digest is,
+and everything that was looked up in the template table of its wiki has the same answer in the new table. The
+last is compared by page, since every month some templates of a wiki change, but few of a page.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from pipeline.documents.cleaning import LookedUp
+from pipeline.sources.documents import RawDocument
+from pipeline.wikitext.back_matter import is_learned
+from pipeline.wikitext.site import SiteInfo
+from pipeline.wikitext.wiki import Wiki
+
+PAGES = pa.schema(
+    [
+        # The statistics of this column tell which row groups may have a page.
+        pa.field("page_id", pa.int64(), nullable=False),
+        # Of the wiki, the title and the wikitext.
+        pa.field("digest", pa.binary(16), nullable=False),
+        # Names of templates (t) and headings (h) that were looked up, a line each, and a hash of the answers.
+        pa.field("looked_up", pa.binary(), nullable=False),
+        pa.field("answers", pa.binary(16), nullable=False),
+        # Row of the documents part; -1 for a skipped page, which has a reason.
+        pa.field("row", pa.int32(), nullable=False),
+        pa.field("reason", pa.string(), nullable=False),
+        # That of the documents part; empty for a skipped page.
+        pa.field("content_hash", pa.binary(), nullable=False),
+        # What cleaning counted, as JSON.
+        pa.field("counts", pa.string(), nullable=False),
+    ]
+)
+SKIPPED_ROW = -1
+ROWS_AT_ONCE = 8192
+_MAX_REMEMBERED = 50_000
+
+
+@dataclass(frozen=True)
+class PageRange:
+    """The lowest and the highest page id of a wiki in a part."""
+
+    wiki: str
+    first: int
+    last: int
+
+
+class PageDigests:
+    """Digests of the pages of one wiki. ``filtered``: whether filters see source, page id and revision."""
+
+    def __init__(self, site: SiteInfo, source: str, filtered: bool) -> None:
+        self._source, self._filtered = source, filtered
+        names = sorted((number, list(names)) for number, names in site.namespaces.items())
+        self._wiki = hashlib.blake2b(json.dumps([site.lang, site.dbname, names]).encode(), digest_size=16)
+
+    def of(self, page: RawDocument, body: bytes) -> bytes:
+        """16 bytes. ``body`` is that of the page in UTF-8."""
+        digest = self._wiki.copy()
+        seen = (self._source, page.page_id, str(page.revision)) if self._filtered else ()
+        for raw in (
+            body,
+            *(text.encode("utf-8", "surrogatepass") for text in (page.lang, page.title, *seen)),
+        ):
+            digest.update(len(raw).to_bytes(8, "little"))
+            digest.update(raw)
+        return digest.digest()
+
+
+def looked_up_lines(looked_up: LookedUp) -> bytes:
+    """The names that were looked up, a line each, in a fixed order."""
+    lines = [f"t{name}" for name in looked_up.templates] + [f"h{title}" for title in looked_up.headings]
+    return "\n".join(sorted(lines)).encode("utf-8", "surrogatepass")
+
+
+class Answers:
+    """What a wiki's template table and the built-in rules say to what pages look up in them."""
+
+    def __init__(self, wiki: Wiki) -> None:
+        self._wiki = wiki
+        self._of_line: dict[bytes, bytes] = {}
+        self._of_lines: dict[bytes, bytes] = {}
+
+    def of(self, lines: bytes) -> bytes:
+        """Hash of the answers to all of `looked_up_lines`, 16 bytes."""
+        known = self._of_lines.get(lines)
+        if known is None:
+            digest = hashlib.blake2b(digest_size=16)
+            for line in lines.split(b"\n") if lines else ():
+                digest.update(self._line(line))
+            known = digest.digest()
+            if len(self._of_lines) < _MAX_REMEMBERED:
+                self._of_lines[lines] = known
+        return known
+
+    def _line(self, line: bytes) -> bytes:
+        known = self._of_line.get(line)
+        if known is None:
+            kind, name = line[:1], line[1:].decode("utf-8", "surrogatepass")
+            answer = (
+                repr(tuple(self._wiki.known_of(name)))
+                if kind == b"t"
+                else str(is_learned(name, self._wiki.templates.back_matter))
+            )
+            known = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            if len(self._of_line) < _MAX_REMEMBERED:
+                self._of_line[line] = known
+        return known
+
+
+@dataclass(frozen=True)
+class PageRecord:
+    """A row of the index."""
+
+    digest: bytes
+    looked_up: bytes
+    answers: bytes
+    row: int
+    reason: str
+    content_hash: bytes
+    counts: str
+
+
+class PageRecords:
+    """Collects the index rows of one part and gives them to ``sink``, some thousands at a time."""
+
+    def __init__(self, sink: Callable[[pa.RecordBatch], None]) -> None:
+        self._sink = sink
+        self._page_ids: list[int] = []
+        self._records: list[PageRecord] = []
+        self._ranges: dict[str, tuple[int, int]] = {}
+
+    def add(self, wiki: str, page_id: int, record: PageRecord) -> None:
+        """Adds what became of a page."""
+        self._page_ids.append(page_id)
+        self._records.append(record)
+        first, last = self._ranges.get(wiki, (page_id, page_id))
+        self._ranges[wiki] = (min(first, page_id), max(last, page_id))
+        if len(self._records) >= ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Gives what is left to the sink."""
+        if self._records:
+            columns = {name: [getattr(one, name) for one in self._records] for name in PAGES.names[1:]}
+            self._sink(pa.RecordBatch.from_pydict({"page_id": self._page_ids, **columns}, schema=PAGES))
+            self._page_ids, self._records = [], []
+
+    def ranges(self) -> list[PageRange]:
+        """The page ids of each wiki."""
+        return [PageRange(wiki, *ids) for wiki, ids in sorted(self._ranges.items())]

@@ -1,0 +1,231 @@
+"""Looks up pages in the parts of an earlier build, by wiki, page id and digest.
+
+The index of a large build has gigabytes. The driver holds only the range of page ids of each part. A worker
+reads row groups of the index of the parts whose range has the page, one after the other as the page ids of a
+dump ascend, and then the row groups that it needs of the documents.
+"""
+
+import bisect
+import json
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cluster import storage
+from pipeline.dedup.exact import content_hash
+from pipeline.documents.reuse.page_index import PAGES, SKIPPED_ROW, Answers, PageRange, PageRecord
+from pipeline.documents.rows import TEXT_COLUMNS, StoredText
+from schemas.arrays import I64
+from schemas.errors import CorpusError, StorageError
+from schemas.redaction import public_uri
+
+# Parts that a worker holds open, and row groups of the index of each. A page is looked up in no more.
+_MAX_OPEN = 4
+_PAGES_PER_READ = 256
+_ROW_GROUPS = 2
+
+
+@dataclass(frozen=True)
+class PreviousPart:
+    """A part of the earlier build and its index."""
+
+    documents_uri: str
+    pages_uri: str
+    ranges: tuple[PageRange, ...]
+
+
+@dataclass(frozen=True)
+class KnownPage:
+    """What an earlier build made of a page: its row of the index, and the text of a document."""
+
+    record: PageRecord
+    text: StoredText | None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What cleaning counted."""
+        counts: dict[str, int] = json.loads(self.record.counts)
+        return counts
+
+
+class PreviousPages:
+    """The pages of an earlier build by wiki. It pickles small: parts are opened where pages are looked up."""
+
+    def __init__(self, parts: Iterable[PreviousPart]) -> None:
+        by_wiki: dict[str, list[tuple[PageRange, PreviousPart]]] = {}
+        for part in parts:
+            for pages in part.ranges:
+                by_wiki.setdefault(pages.wiki, []).append((pages, part))
+        self._wikis = {wiki: _Ranges(found) for wiki, found in by_wiki.items()}
+
+    def __len__(self) -> int:
+        """Ranges of pages."""
+        return sum(len(ranges.parts) for ranges in self._wikis.values())
+
+    def find(self, wiki: str, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
+        """What was made of the page, if everything that it depended on is the same now.
+
+        Raises CorpusError when a file of the earlier build is missing or damaged.
+        """
+        ranges = self._wikis.get(wiki)
+        for part in ranges.holding(page_id) if ranges is not None else ():
+            found = _opened(part).find(page_id, digest, answers)
+            if found is not None:
+                return found
+        return None
+
+
+class _Ranges:
+    """The parts with pages of one wiki."""
+
+    def __init__(self, found: Sequence[tuple[PageRange, PreviousPart]]) -> None:
+        self.parts = [part for _, part in found]
+        self._first = np.array([pages.first for pages, _ in found], np.int64)
+        self._last = np.array([pages.last for pages, _ in found], np.int64)
+
+    def holding(self, page_id: int) -> list[PreviousPart]:
+        """The parts whose range has the page; at most _MAX_OPEN of them."""
+        places = np.flatnonzero((self._first <= page_id) & (page_id <= self._last))
+        return [self.parts[place] for place in places[:_MAX_OPEN]]
+
+
+@lru_cache(maxsize=_MAX_OPEN)
+def _opened(part: PreviousPart) -> "_OpenPart":
+    return _OpenPart(part)
+
+
+class _OpenPart:
+    """A part with some of its row groups in memory."""
+
+    def __init__(self, part: PreviousPart) -> None:
+        self._uri = part.pages_uri
+        self._documents = _Documents(part.documents_uri)
+        with _readable(self._uri):
+            self._file = storage.parquet_file(self._uri)
+            if self._file.schema_arrow != PAGES:
+                raise ValueError("has other columns")
+            self._first, self._last = _page_ids(self._file.metadata)
+        self._groups: OrderedDict[int, dict[bytes, PageRecord]] = OrderedDict()
+        self._asked = self._read = 0
+
+    def find(self, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
+        self._asked += 1
+        for group in np.flatnonzero((self._first <= page_id) & (page_id <= self._last))[:_MAX_OPEN]:
+            record = self._group(int(group)).get(digest)
+            if record is not None:
+                if answers.of(record.looked_up) != record.answers:
+                    return None
+                is_document = record.row != SKIPPED_ROW
+                text = self._documents.text(record.row, record.content_hash) if is_document else None
+                return KnownPage(record, text)
+        return None
+
+    def _group(self, group: int) -> dict[bytes, PageRecord]:
+        found = self._groups.get(group)
+        if found is not None:
+            return found
+        # A dump whose pages are in no order would read a row group for each of its pages.
+        if self._read > _MAX_OPEN + self._asked // _PAGES_PER_READ:
+            return {}
+        self._read += 1
+        with _readable(self._uri):
+            columns = self._file.read_row_group(group).select(PAGES.names[1:]).to_pydict().values()
+            found = {values[0]: PageRecord(*values) for values in zip(*columns, strict=True)}
+        self._groups[group] = found
+        if len(self._groups) > _MAX_OPEN:
+            self._groups.popitem(last=False)
+        return found
+
+
+def _page_ids(metadata: pq.FileMetaData) -> tuple[I64, I64]:
+    """The lowest and the highest page id of each row group."""
+    columns = [metadata.row_group(group).column(0).statistics for group in range(metadata.num_row_groups)]
+    return np.array([one.min for one in columns], np.int64), np.array([one.max for one in columns], np.int64)
+
+
+@contextmanager
+def _readable(uri: str) -> Iterator[None]:
+    """Raises CorpusError in place of any error of reading a file."""
+    try:
+        yield
+    except (OSError, StorageError, pa.ArrowException, ValueError, IndexError) as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
+        raise CorpusError(
+            f"previous: {public_uri(uri)}: {reason}; restore it, or leave out `previous` and run again"
+        ) from error
+
+
+class _Documents:
+    """The texts of a part, read by row group."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._groups: OrderedDict[int, tuple[pa.RecordBatch, pa.Array]] = OrderedDict()
+        with _readable(uri):
+            self._file = storage.parquet_file(uri)
+            metadata = self._file.metadata
+            sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._ends = np.cumsum(sizes).tolist()
+
+    def text(self, row: int, hashed: bytes) -> StoredText:
+        """The text of a row. Raises CorpusError when it has another hash."""
+        group = bisect.bisect_right(self._ends, row)
+        with _readable(self._uri):
+            batch, joined = self._group(group)
+            place = row - (self._ends[group - 1] if group else 0)
+            if content_hash(joined[place].as_buffer()) != hashed:
+                raise ValueError(f"row {row} is damaged: its text has another hash")
+        sentences = len(batch["sentences"][place])
+        return StoredText(batch, place, batch["text_bytes"][place].as_py(), sentences, hashed)
+
+    def _group(self, group: int) -> tuple[pa.RecordBatch, pa.Array]:
+        """TEXT_COLUMNS of a row group, and each text as one string."""
+        found = self._groups.get(group)
+        if found is None:
+            table = self._file.read_row_group(group, columns=list(TEXT_COLUMNS)).combine_chunks()
+            batch = table.select(TEXT_COLUMNS).to_batches()[0]
+            found = batch, pc.binary_join(batch["sentences"], " ")
+            self._groups[group] = found
+            if len(self._groups) > _ROW_GROUPS:
+                self._groups.popitem(last=False)
+        return found
+
+
+@dataclass(frozen=True)
+class Reused:
+    """How much of the pages was reused. All zero without an earlier build."""
+
+    pages: int = 0
+    """Pages that were looked up: those of Wikimedia sources that are not skipped by their head."""
+    reused: int = 0
+    bytes: int = 0
+    """UTF-8 bytes of the wikitext of ``pages``."""
+    reused_bytes: int = 0
+
+
+def total_reused(counts: Iterable[Reused]) -> Reused:
+    """The sums."""
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(vars(one))
+    return Reused(**total)
+
+
+def reused_text(reused: Reused) -> str:
+    """One line for a person.
+
+    >>> reused_text(Reused(pages=2000, reused=1900, bytes=8_000_000, reused_bytes=6_000_000))
+    'reused 1,900 of 2,000 pages (95.0%) and 6.0 of 8.0 MB of wikitext of the previous build'
+    """
+    share = 100 * reused.reused / max(1, reused.pages)
+    return (
+        f"reused {reused.reused:,} of {reused.pages:,} pages ({share:.1f}%) and "
+        f"{reused.reused_bytes / 1e6:,.1f} of {reused.bytes / 1e6:,.1f} MB of wikitext of the previous build"
+    )

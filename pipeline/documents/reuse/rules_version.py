@@ -1,0 +1,68 @@
+"""What cleaning depends on besides the page and its wiki: its code and data, Python, and the config.
+
+Two builds for which all of this is equal make the same text of the same page, whatever their versions are.
+"""
+
+import hashlib
+import platform
+import unicodedata
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pipeline
+from cluster import storage
+from pipeline.config import BuildConfig
+from pipeline.plugins import plugin_versions
+from schemas.documents import DOCUMENTS_VERSION
+
+# Below the package: all that `pipeline.documents.cleaning` imports of it, except classes without code.
+RULES = (
+    "data",
+    "dedup/exact.py",
+    "documents/cleaning.py",
+    "documents/filters.py",
+    "documents/page_policy.py",
+    "text",
+    "wikitext",
+)
+# Fields of the config that only say what is read. What is looked up in a template table is compared by page.
+_OF_READING = {"unit_bytes", "learn_templates", "template_rules"}
+
+
+def cleaning_record(config: BuildConfig) -> dict[str, Any]:
+    """All that the text of a page depends on, as JSON values: code, Python, settings, rules and plug-ins.
+
+    Raises FileNotFoundError when the file of template rules is missing.
+    """
+    rules, readers = config.extraction.template_rules, {source.kind for source in config.sources}
+    plugins = {name: sha256 for name, sha256 in plugin_versions(config).items() if name not in readers}
+    return {
+        "documents_version": DOCUMENTS_VERSION,
+        "code": rules_sha256(),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "unicode": unicodedata.unidata_version,
+        "extraction": config.extraction.model_dump(mode="json", exclude=_OF_READING),
+        "template_rules": None if rules is None else hashlib.sha256(storage.read_bytes(rules)).hexdigest(),
+        "plugins": plugins,
+    }
+
+
+@cache
+def rules_sha256() -> str:
+    """SHA-256 of the source and data files below RULES, by name and content."""
+    root = Path(pipeline.__file__).parent
+    digest = hashlib.sha256()
+    for path in _files(root):
+        for part in (path.relative_to(root).as_posix().encode(), path.read_bytes()):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for name in RULES:
+        path = root / name
+        found = [path] if path.is_file() else path.rglob("*")
+        yield from sorted(file for file in found if file.is_file() and file.suffix != ".pyc")

@@ -1,0 +1,179 @@
+"""One unit of a dump to what is found of templates in it: their pages, their uses, and lists of links.
+
+Articles are not parsed: names of templates and lines of their last sections are found in the raw bytes.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from pipeline.sources.mediawiki.dumps import read_wiki_pages
+from pipeline.sources.mediawiki.page import MalformedPageError, WikiPage, unescape
+from pipeline.sources.mediawiki.page_filter import page_skip_reason
+from pipeline.sources.units import Unit
+from pipeline.wikitext.back_matter import fold_heading
+from pipeline.wikitext.site import TEMPLATE, SiteInfo
+from pipeline.wikitext.templates.rules import find_function
+from pipeline.wikitext.templates.table import fold_name
+from pipeline.wikitext.templates.transclusion import Included, included, template_name
+from schemas.templates import FOUND
+
+MODULE = 828
+_BATCH_BYTES = 4 << 20
+_LAST_SECTIONS = 8
+_MAX_SECTION_BYTES = 20_000
+_MAX_HEADING_BYTES = 60
+_USE = re.compile(rb"\{\{[ \t\n]*+([^{}|\n#\[\]]{1,200}?)[ \t]*(?=[|}\n]|&lt;!--)")
+_HEADING = re.compile(rb"\n(={2,4})[ \t]*+([^\n]{1,80}?)[ \t]*\1[ \t]*(?=\n|\Z)")
+_ITEM = re.compile(rb"(?m)^[*#:;]+(.*)$")
+_CITATION = re.compile(rb"//|ISBN|isbn|doi|\{\{|&lt;ref|''[^\n]*(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
+_BARE_LINK = re.compile(
+    rb"\s*(?:''+|&quot;|\xe2\x80\xa2)?\s*\[\[[^\[\]\n]*\]\][\s.,;'\"]*+(?:\([^()\n]{0,30}\))?\s*"
+)
+_SILENT_LINE = re.compile(rb"(?m)^(?:\s*|[{|!}].*|\[\[[^\[\]|:\n]{1,30}:.*|&lt;.*|[^\n]*\}\}\s*)$")
+_MIN_LINKS = 0.7
+
+
+@dataclass
+class _Wiki:
+    """What was found of one wiki in one unit."""
+
+    site: SiteInfo
+    uses: Counter[bytes] = field(default_factory=Counter)
+    headings: Counter[bytes] = field(default_factory=Counter)
+    listed: Counter[bytes] = field(default_factory=Counter)
+
+
+def scan_unit(unit: Unit, max_page_chars: int, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+    """Batches of FOUND rows; ``counts`` gets pages, templates, modules and bytes of wikitext.
+
+    Raises InputError that names the file on damaged input.
+    """
+    rows: list[dict[str, object]] = []
+    wikis: dict[str, _Wiki] = {}
+    size = 0
+    for one in unit.ranges:
+        wiki = wikis.setdefault(
+            wiki_name(one), _Wiki(SiteInfo(one.lang, one.dbname, dict(one.site_namespaces)))
+        )
+        for page, oversize in read_wiki_pages(one, max_page_chars):
+            if page is None:
+                continue
+            counts["pages"] += 1
+            counts["wikitext_bytes"] += len(page.raw_text)
+            row = _found_on(page, oversize, one, wiki, counts)
+            if row is not None:
+                rows.append(row)
+                size += len(page.raw_text)
+            if size >= _BATCH_BYTES:
+                yield pa.RecordBatch.from_pylist(rows, schema=FOUND)
+                rows, size = [], 0
+    for name, wiki in wikis.items():
+        rows += _counted(name, wiki)
+    yield pa.RecordBatch.from_pylist(rows, schema=FOUND)
+
+
+def wiki_name(unit: Unit) -> str:
+    """What a wiki is called: its dbname, or its language where the dump does not say it."""
+    return unit.dbname or unit.lang
+
+
+def _found_on(
+    page: WikiPage, oversize: bool, unit: Unit, wiki: _Wiki, counts: Counter[str]
+) -> dict[str, object] | None:
+    """The row of a template's page. Of an article the calls and headings are counted."""
+    number = page.namespace
+    if number is None:
+        number = wiki.site.namespace_of_title(page.title)
+    if number == MODULE:
+        counts["modules"] += 1
+    elif number == TEMPLATE and page.model in ("", "wikitext") and not page.deleted:
+        counts["templates"] += 1
+        try:
+            said = Included(too_long=True) if oversize else included(page.text, wiki.site)
+        except MalformedPageError:
+            counts["malformed"] += 1
+            return None
+        name = template_name(page.title, wiki.site)
+        return _row(wiki_name(unit), "template", name, page.revision, said.body, said.redirect, said.too_long)
+    elif number in unit.namespaces and page_skip_reason(page, wiki.site, unit.namespaces) is None:
+        wiki.uses.update(_USE.findall(page.raw_text))
+        _count_headings(page.raw_text, wiki)
+    return None
+
+
+def _row(
+    wiki: str, what: str, name: str, revision: int = 0, body: str = "", redirect: str = "",
+    too_long: bool = False, count: int = 0, listed: int = 0,
+) -> dict[str, object]:  # fmt: skip
+    return {
+        "wiki": wiki, "what": what, "name": name, "revision": revision, "body": body, "redirect": redirect,
+        "too_long": too_long, "count": count, "listed": listed,
+    }  # fmt: skip
+
+
+def _count_headings(text: bytes, wiki: _Wiki) -> None:
+    """Counts the last sections of an article, and those of them that are lists of links to its end."""
+    found = list(_HEADING.finditer(text))[-_LAST_SECTIONS:]
+    if not found:
+        return
+    ends = [heading.start() for heading in found[1:]] + [len(text)]
+    at_end = True
+    for heading, end in zip(reversed(found), reversed(ends), strict=True):
+        title = heading[2]
+        lists = at_end and _is_list_of_links(
+            text[heading.end() : min(end, heading.end() + _MAX_SECTION_BYTES)]
+        )
+        at_end = at_end and lists is not False
+        if len(title) <= _MAX_HEADING_BYTES and lists is not None:
+            wiki.headings[title] += 1
+            wiki.listed[title] += lists
+
+
+def _is_list_of_links(section: bytes) -> bool | None:
+    """Whether the text of a section is a list of links or citations; None for one without text."""
+    items = _ITEM.findall(section)
+    links = sum(bool(_CITATION.search(item) or _BARE_LINK.fullmatch(item)) for item in items)
+    prose = len(_SILENT_LINE.sub(b"", _ITEM.sub(b"", section)).strip())
+    if not items and not prose:
+        return True if b"&lt;references" in section else None
+    return links >= _MIN_LINKS * len(items) and links > 0 and prose <= sum(map(len, items)) // 4
+
+
+def _counted(name: str, wiki: _Wiki) -> Iterator[dict[str, object]]:
+    uses: Counter[str] = Counter()
+    for raw, count in wiki.uses.items():
+        called = _called_template(_text(raw), wiki.site)
+        if called:
+            uses[called] += count
+    for called, count in sorted(uses.items()):
+        yield _row(name, "use", called, count=count)
+    headings: dict[str, list[int]] = {}
+    for raw, count in wiki.headings.items():
+        counted = headings.setdefault(fold_heading(_plain(_text(raw))), [0, 0])
+        counted[0] += count
+        counted[1] += wiki.listed[raw]
+    for title, (count, listed) in sorted(headings.items()):
+        if title:
+            yield _row(name, "heading", title, count=count, listed=listed)
+
+
+def _text(raw: bytes) -> str:
+    return unescape(raw.decode("utf-8", "replace"))
+
+
+def _plain(title: str) -> str:
+    return re.sub(r"'''?|\[\[(?:[^\[\]|]*\|)?|\]\]|<[^<>]*>", "", title)
+
+
+def _called_template(raw: str, site: SiteInfo) -> str:
+    """The folded name of a template by the text before the first bar; '' for a function or a page."""
+    prefix, colon, rest = raw.partition(":")
+    if colon and site.namespace_of_prefix(prefix) == TEMPLATE:
+        return fold_name(rest)
+    if colon and (find_function(prefix.strip().lower()) is not None or prefix.isupper()):
+        return ""
+    return fold_name(raw)

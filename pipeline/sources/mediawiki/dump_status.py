@@ -1,0 +1,75 @@
+"""Checks that a dump is finished, using the status file that Wikimedia publishes beside it."""
+
+import re
+from typing import Any
+
+from cluster import storage
+from schemas.errors import InputError
+from schemas.json_text import parse_json
+from schemas.redaction import has_query
+
+FETCHED_CHECKSUMS = "sha1sums.txt"
+"""The list that `bertmill fetch` writes for a pages-articles dump; Wikimedia's own have longer names."""
+SUCCESS = "_SUCCESS"
+STATUS_NAMES = ("dumpstatus.json", "dumpruninfo.json")
+
+
+def check_status(uri: str, size: int) -> None:
+    """Raises InputError with the dump's date when the file's job is not done or its size differs.
+
+    Raises it, too, for a folder that `bertmill fetch` has not completed. Accepts a dump without a status
+    file, and one at a signed address, beside which nothing can be read.
+    """
+    if has_query(uri):
+        return
+    folder, slash, name = uri.rpartition("/")
+    _check_fetched(f"{folder}{slash}", uri)
+    for status_name in STATUS_NAMES:
+        status_uri = f"{folder}{slash}{status_name}"
+        try:
+            raw = storage.read_bytes(status_uri)
+        except FileNotFoundError:
+            continue
+        _check_job(_jobs(raw, status_uri), status_uri, uri, name, size)
+
+
+def _check_fetched(folder: str, uri: str) -> None:
+    """A fetch first writes its list of checksums, and last its marker. It does not write to web servers."""
+    if storage.scheme(uri) in ("http", "https") or not storage.exists(f"{folder}{FETCHED_CHECKSUMS}"):
+        return
+    if not storage.exists(f"{folder}{SUCCESS}"):
+        raise InputError(
+            f"{uri}: its folder has {FETCHED_CHECKSUMS} but no {SUCCESS}: `bertmill fetch` has not completed "
+            "it; run the same fetch again"
+        )
+
+
+def _jobs(raw: bytes, status_uri: str) -> dict[str, Any]:
+    try:
+        jobs = parse_json(raw)["jobs"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{status_uri}: not a status file of a dump: {error}") from error
+    if not isinstance(jobs, dict):
+        raise InputError(f"{status_uri}: not a status file of a dump: `jobs` must be a mapping")
+    return jobs
+
+
+def _check_job(jobs: dict[str, Any], status_uri: str, uri: str, name: str, size: int) -> None:
+    listing = [job for job, about in jobs.items() if name in (about.get("files") or {})]
+    job = listing[0] if listing else _job_of(name)
+    if job not in jobs:
+        return
+    status = jobs[job].get("status")
+    if status != "done":
+        date = re.search(r"\d{8}", name) or re.search(r"\d{8}", uri)
+        dated = f" of {date[0]}" if date else ""
+        raise InputError(f"{uri}: the dump{dated} is not finished: {status_uri} says {job} is {status!r}")
+    expected = (jobs[job].get("files") or {}).get(name, {}).get("size")
+    if isinstance(expected, int) and expected != size:
+        raise InputError(f"{uri}: incomplete: {size} bytes, but {status_uri} says {expected}")
+
+
+def _job_of(name: str) -> str:
+    if "multistream" in name:
+        return "articlesmultistreamdump"
+    return "metacurrentdump" if "meta-current" in name else "articlesdump"

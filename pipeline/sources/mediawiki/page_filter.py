@@ -1,0 +1,32 @@
+"""Decides which pages of a dump to skip before cleaning, by the page's own fields."""
+
+import re
+from collections.abc import Sequence
+
+from pipeline.sources.mediawiki.page import WikiPage
+from pipeline.text.languages import is_redirect
+from pipeline.wikitext.site import SiteInfo
+from schemas.skip_reasons import CONTENT_MODEL, DELETED, EMPTY, NAMESPACE, REDIRECT
+
+# Starts neither with '#' nor with an entity or wide space, which could be '#' or white space.
+_NO_REDIRECT = re.compile(rb"\s*[!\"$%'-~]")
+
+
+def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) -> str | None:
+    """Why to skip the page; None to keep it."""
+    number = page.namespace
+    if number is None:
+        number = site.namespace_of_title(page.title)
+    if number not in namespaces:
+        return NAMESPACE
+    if page.redirect:
+        return REDIRECT
+    if page.model not in ("", "wikitext"):
+        return CONTENT_MODEL
+    if page.deleted:
+        return DELETED
+    if not page.raw_text or page.raw_text.isspace():
+        return EMPTY
+    if _NO_REDIRECT.match(page.raw_text):
+        return None
+    return REDIRECT if is_redirect(page.beginning) else None

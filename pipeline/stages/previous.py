@@ -1,0 +1,120 @@
+"""Opens the earlier build that ``previous`` names, and says what of it can be reused."""
+
+import json
+import logging
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from cluster import storage
+from pipeline.config import BuildConfig
+from pipeline.documents.reuse.previous_pages import PreviousPages, PreviousPart
+from pipeline.documents.reuse.rules_version import cleaning_record
+from pipeline.engine.build_identity import differences
+from pipeline.engine.commit import StageFolder
+from pipeline.stages.extract import UnitCounts
+from schemas.errors import BertmillError, ConfigError, CorpusError
+from schemas.manifest import MANIFEST_NAME
+from schemas.redaction import public_uri
+
+_FILE = "work/pages.json"
+_VERSION = 1
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Pointer:
+    """Names the folder of a build's documents and their indexes, and what their texts depend on."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    version: int
+    folder: str
+    stage_hash: str
+    cleaning: dict[str, Any]
+
+
+def publish_pages(config: BuildConfig, folder: StageFolder[UnitCounts]) -> None:
+    """Writes where later builds find the pages of this one. A second run changes no file."""
+    name = folder.uri.rpartition("/")[2]
+    pointer = _Pointer(_VERSION, f"work/{name}", folder.stage_hash, cleaning_record(config))
+    raw = json.dumps(asdict(pointer), sort_keys=True, ensure_ascii=False, indent=1).encode()
+    uri = storage.join(config.output, _FILE)
+    if not storage.exists(uri) or storage.read_bytes(uri) != raw:
+        storage.put_bytes(uri, raw)
+
+
+def open_previous(config: BuildConfig) -> PreviousPages | None:
+    """The pages of the build that ``previous`` names; None without one, or when nothing can be reused.
+
+    Raises ConfigError when there is no such finished build, and CorpusError when it cannot be read.
+    """
+    if config.previous is None:
+        return None
+    shown = public_uri(config.previous)
+    if config.previous.rstrip("/") == config.output.rstrip("/"):
+        raise ConfigError(f"previous: {shown}: is the output of this build; name the corpus of another build")
+    pointer = _read_pointer(config.previous, shown)
+    changed = _changes(pointer, config)
+    if changed:
+        logger.warning("previous: nothing is reused of %s: it differs in %s", shown, ", ".join(changed))
+        return None
+    pages = PreviousPages(_parts(config.previous, pointer, shown))
+    logger.info("previous: reusing pages of %s that have not changed", shown)
+    return pages
+
+
+def _read_pointer(previous: str, shown: str) -> _Pointer:
+    """Raises ConfigError when the build is missing, unfinished or without index, CorpusError when damaged."""
+    if not storage.exists(storage.join(previous, MANIFEST_NAME)):
+        reason = "an unfinished build" if storage.list_files(storage.join(previous, "work")) else "no build"
+        raise ConfigError(
+            f"previous: {shown}: {reason} (no {MANIFEST_NAME}); name the folder of a finished build, "
+            "or leave out `previous`"
+        )
+    uri = storage.join(previous, _FILE)
+    try:
+        return TypeAdapter(_Pointer).validate_json(storage.read_bytes(uri))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"previous: {shown}: has no {_FILE}: its work folder was removed, or an older version of "
+            "bertmill built it; leave out `previous`"
+        ) from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        raise CorpusError(f"previous: {public_uri(uri)}: damaged, or of another version: {field}: "
+                          f"{first['msg']}; leave out `previous`") from error  # fmt: skip
+
+
+def _changes(pointer: _Pointer, config: BuildConfig) -> list[str]:
+    """What the texts depend on and differs."""
+    if pointer.version != _VERSION:
+        return ["the version of the page index"]
+    return differences(pointer.cleaning, cleaning_record(config))
+
+
+def _parts(previous: str, pointer: _Pointer, shown: str) -> list[PreviousPart]:
+    folder = StageFolder(storage.join(previous, pointer.folder), pointer.stage_hash, UnitCounts)
+    try:
+        parts = previous_parts(folder)
+    except BertmillError as error:
+        raise CorpusError(f"previous: {error}; leave out `previous`") from error
+    if not parts and not storage.list_files(folder.uri):
+        raise CorpusError(
+            f"previous: {shown}: its folder {pointer.folder} was removed; restore it, or leave out `previous`"
+        )
+    return parts
+
+
+def previous_parts(folder: StageFolder[UnitCounts]) -> list[PreviousPart]:
+    """The parts of a finished stage extract that have an index."""
+    return [
+        PreviousPart(
+            folder.path(marker.files[0].path), folder.path(marker.files[1].path), tuple(marker.counts.pages)
+        )
+        for marker in folder.finished().values()
+        if len(marker.files) > 1
+    ]

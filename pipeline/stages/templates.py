@@ -1,0 +1,235 @@
+"""Stage templates: what the templates of every wiki show, learned before any article is cleaned.
+
+Two rounds: each unit to what is found in it, then all that was found of a wiki to its table. Both commit what
+they have done; the tables are small, and every worker reads the one that it needs once.
+"""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import pyarrow.compute as pc
+
+from cluster import storage
+from pipeline.config import BuildConfig
+from pipeline.documents.template_scan import scan_unit, wiki_name
+from pipeline.documents.template_tables import learn_wiki, table_of_rows, table_rows
+from pipeline.engine.commit import Marker, PartWriter, StageFolder, stable_hash
+from pipeline.engine.progress import Progress
+from pipeline.engine.ray_data import map_items
+from pipeline.sources.units import Unit
+from pipeline.wikitext.site import SiteInfo
+from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
+from schemas.documents import DOCUMENTS_VERSION
+from schemas.errors import CorpusError, InputError
+from schemas.json_text import parse_json
+from schemas.templates import FOUND, TABLE, TEMPLATES_VERSION
+
+_SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_POINTER = "work/templates.json"
+"""Names the folder of the tables that the corpus was made with."""
+
+
+@dataclass(frozen=True)
+class ScanCounts:
+    """The counts of one scanned unit."""
+
+    found: dict[str, int]
+    """Pages, templates, modules and bytes of wikitext."""
+
+
+@dataclass(frozen=True)
+class TableCounts:
+    """The counts of one wiki, and the headings that were learned."""
+
+    templates: dict[str, int]
+    """Templates by kind, and what went wrong."""
+    back_matter: list[str]
+    """Headings of sections that are lists of links or citations."""
+
+
+@dataclass(frozen=True)
+class _WikiParts:
+    """A wiki whose table is to be made: a file of it, and the units that hold its pages."""
+
+    name: str
+    file: Unit
+    unit_ids: list[str]
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """The committed table of one wiki."""
+
+    uri: str
+    sha256: str
+    back_matter: tuple[str, ...]
+    """Headings of back matter, learned beside it."""
+
+    def load(self) -> TemplateTable:
+        """The table, read once by each process."""
+        return _load(self.uri, self.sha256, self.back_matter)
+
+
+@lru_cache(maxsize=64)
+def _load(uri: str, _: str, back_matter: tuple[str, ...]) -> TemplateTable:
+    return table_of_rows(storage.parquet_file(uri).read().cast(TABLE), back_matter)
+
+
+@dataclass(frozen=True)
+class TemplatesResult:
+    """The tables by wiki, and what was counted."""
+
+    files: Mapping[str, TableFile] = field(default_factory=dict)
+    counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Of each wiki: templates by kind, and what went wrong."""
+
+    def table_of(self, unit: Unit) -> TemplateTable:
+        """What is known of the wiki that a unit is of; nothing for other kinds of sources."""
+        file = self.files.get(wiki_name(unit)) if unit.kind == "wikimedia" else None
+        return NO_TEMPLATES if file is None else file.load()
+
+    def identity(self) -> list[list[Any]]:
+        """What the result of cleaning depends on."""
+        return [[wiki, file.sha256, list(file.back_matter)] for wiki, file in sorted(self.files.items())]
+
+
+def run_templates(config: BuildConfig, work_uri: str, units: list[Unit]) -> TemplatesResult:
+    """Learns what is not learned yet. Raises InputError that names the file at fault."""
+    units = [unit for unit in units if unit.kind == "wikimedia"]
+    if not units or not config.extraction.learn_templates:
+        return TemplatesResult()
+    limit = config.extraction.max_page_chars
+    records = [unit.to_record() for unit in units]
+    versions = (TEMPLATES_VERSION, DOCUMENTS_VERSION)
+    scanned = StageFolder.create(work_uri, "templates", ScanCounts, *versions, records, limit)
+    _scan(units, scanned, limit)
+    markers = scanned.finished()
+    parts = {unit.unit_id: markers[unit.unit_id].files[0].sha256 for unit in units}
+    tables = StageFolder.create(work_uri, "template-tables", TableCounts, *versions, parts)
+    return _learn(units, scanned, tables)
+
+
+def stored_bytes(unit: Unit) -> int:
+    """Bytes that a unit reads, as they are stored."""
+    return sum(file.stored_bytes for file in unit.ranges)
+
+
+def _scan(units: list[Unit], folder: StageFolder[ScanCounts], limit: int) -> None:
+    finished = folder.finished()
+    pending = [unit for unit in units if unit.unit_id not in finished]
+    progress = Progress("templates", len(pending), skipped=len(units) - len(pending))
+
+    def work(unit: Unit) -> int:
+        marker = folder.marker(unit.unit_id) or scan_one(unit, folder, limit)
+        return marker.counts.found.get("wikitext_bytes", 0)
+
+    for wikitext_bytes in map_items(pending, work, stored_bytes):
+        progress.advance(wikitext_bytes)
+
+
+def scan_one(unit: Unit, folder: StageFolder[ScanCounts], limit: int) -> Marker[ScanCounts]:
+    """Scans one unit and commits what is found. Raises InputError that names the file at fault."""
+    counts: Counter[str] = Counter()
+    name = f"{unit.unit_id}.parquet"
+    with PartWriter(FOUND, folder.path(name), name) as writer:
+        try:
+            for batch in scan_unit(unit, limit, counts):
+                writer.write(batch)
+        except FileNotFoundError as error:
+            raise InputError(
+                f"{error}: existed when the build was planned; check that every node can read it"
+            ) from error
+        file = writer.finish()
+    return folder.commit(unit.unit_id, [file], ScanCounts(dict(sorted(counts.items()))))
+
+
+def _learn(
+    units: list[Unit], scanned: StageFolder[ScanCounts], folder: StageFolder[TableCounts]
+) -> TemplatesResult:
+    """The tables of all wikis, each from the units that hold pages of it."""
+    parts: dict[str, list[str]] = {}
+    files: dict[str, Unit] = {}
+    for unit in units:
+        for file in unit.ranges:
+            wiki = wiki_name(file)
+            files.setdefault(wiki, file)
+            if unit.unit_id not in parts.setdefault(wiki, []):
+                parts[wiki].append(unit.unit_id)
+    finished = folder.finished()
+    pending = [wiki for wiki in sorted(parts) if _file_name(wiki) not in finished]
+    progress = Progress("template tables", len(pending), skipped=len(parts) - len(pending))
+
+    def work(wiki: _WikiParts) -> int:
+        marker = folder.marker(_file_name(wiki.name)) or learn_one(wiki, scanned, folder)
+        return marker.files[0].bytes
+
+    items = [_WikiParts(wiki, files[wiki], parts[wiki]) for wiki in pending]
+    for table_bytes in map_items(items, work, lambda wiki: len(wiki.unit_ids) << 20):
+        progress.advance(table_bytes)
+    _point_to(folder, sorted(parts))
+    return collect(folder, sorted(parts))
+
+
+def _point_to(folder: StageFolder[TableCounts], wikis: list[str]) -> None:
+    """Names the folder of this build's tables, for those who look at the corpus."""
+    work_uri, _, name = folder.uri.rpartition("/")
+    pointer = {"folder": f"work/{name}", "stage_hash": folder.stage_hash, "wikis": wikis}
+    raw = json.dumps(pointer, sort_keys=True, ensure_ascii=False).encode()
+    uri = storage.join(work_uri, "templates.json")
+    # A second run of a finished build changes no file.
+    if not storage.exists(uri) or storage.read_bytes(uri) != raw:
+        storage.put_bytes(uri, raw)
+
+
+def learn_one(
+    wiki: _WikiParts, scanned: StageFolder[ScanCounts], folder: StageFolder[TableCounts]
+) -> Marker[TableCounts]:
+    """Makes the table of one wiki and commits it."""
+    found = []
+    for unit_id in wiki.unit_ids:
+        rows = storage.parquet_file(scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
+        found.append(rows.filter(pc.equal(rows["wiki"], wiki.name)))
+    site = SiteInfo(wiki.file.lang, wiki.file.dbname, dict(wiki.file.site_namespaces))
+    analysis = learn_wiki(found, site)
+    name = f"{_file_name(wiki.name)}.parquet"
+    with PartWriter(TABLE, folder.path(name), name) as writer:
+        writer.write(table_rows(analysis.table))
+        file = writer.finish()
+    counts = TableCounts(dict(sorted(analysis.counts.items())), sorted(analysis.table.back_matter))
+    return folder.commit(_file_name(wiki.name), [file], counts)
+
+
+def _file_name(wiki: str) -> str:
+    """A wiki's name as a file's; a dump may give itself any name."""
+    return wiki if _SAFE_NAME.fullmatch(wiki) else f"wiki-{stable_hash(wiki)[:16]}"
+
+
+def collect(folder: StageFolder[TableCounts], wikis: list[str]) -> TemplatesResult:
+    """The tables that are committed in ``folder``."""
+    markers = folder.finished()
+    files: dict[str, TableFile] = {}
+    counts: dict[str, dict[str, int]] = {}
+    for wiki in wikis:
+        marker = markers[_file_name(wiki)]
+        file = marker.files[0]
+        files[wiki] = TableFile(folder.path(file.path), file.sha256, tuple(marker.counts.back_matter))
+        counts[wiki] = marker.counts.templates
+    return TemplatesResult(files, counts)
+
+
+def open_tables(corpus_uri: str) -> TemplatesResult:
+    """The tables of a corpus. Raises CorpusError when its build has not made any."""
+    uri = storage.join(corpus_uri, _POINTER)
+    try:
+        record = parse_json(storage.read_bytes(uri))
+        folder = StageFolder(storage.join(corpus_uri, record["folder"]), record["stage_hash"], TableCounts)
+        return collect(folder, record["wikis"])
+    except FileNotFoundError:
+        raise CorpusError(f"{uri}: no such file; has this build made template tables?") from None
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorpusError(f"{uri}: damaged: {error}") from None

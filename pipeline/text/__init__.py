@@ -1,0 +1,1 @@
+"""Plain text of any language: Unicode normalization, sentence splitting, language and script facts."""

@@ -1,0 +1,150 @@
+"""Whether a full stop ends a sentence, by the word before it and the word after it."""
+
+import re
+
+from pipeline.text.sentence_data import (
+    NOUNS_WITH_CAPITAL,
+    NUMBER_STOP_LANGUAGES,
+    ORDINAL_ARTICLES,
+    ORDINAL_NOUNS,
+    ORDINAL_STOP_LANGUAGES,
+    REGNAL_NUMBER_LANGUAGES,
+    UNITS,
+    YEAR_FIRST_LANGUAGES,
+    sentence_words,
+)
+from pipeline.text.word_kinds import WordKind, WordKinds, count_letters, is_roman
+
+LONGEST_LOOK = 64
+"""No decision looks further back or ahead: time stays linear in text without spaces."""
+_SHORT_PHRASE = 24
+"""A year in so short a phrase ("W maju 1990 r.") only opens its sentence."""
+_NEXT_WORD = re.compile("[^\\W_]+(?:[’'ʼ-][^\\W_]+)*")
+_ELISION = re.compile("[^\\W_]{1,5}[’']")
+_DATE_NUMBER = re.compile("[0-9]{1,4}\\.")
+_PREVIOUS_WORD = re.compile("([^\\s.!?]+\\.?)\\s*$")
+_SHORT_AND_STOP = re.compile("[^\\s.]{1,4}(?=\\.)")
+_OF_ADDRESSES = frozenset("./@:_")
+
+
+class FullStops:
+    """The full stops of one language.
+
+    In all methods ``begin`` is where the sentence starts, ``stop`` the place of the full stop and ``start``
+    that of the first letter or digit behind it.
+    """
+
+    def __init__(self, lang: str) -> None:
+        self.kinds = WordKinds(lang)
+        self._starters = sentence_words(lang).starters
+        self._has_ordinals = lang in ORDINAL_STOP_LANGUAGES
+        self._numbers_go_on = lang in NUMBER_STOP_LANGUAGES
+        self._has_regnal_numbers = lang in REGNAL_NUMBER_LANGUAGES
+        self._year_is_first = lang in YEAR_FIRST_LANGUAGES
+        self._has_noun_capitals = lang in NOUNS_WITH_CAPITAL
+
+    def ends_sentence(self, text: str, begin: int, stop: int, start: int) -> bool:
+        """Whether the full stop at ``stop`` ends the sentence when no lower-case letter follows."""
+        word = word_before(text, begin, stop)
+        kind = self.kinds[word]
+        if kind is WordKind.ORDINARY:
+            # Without a space behind it, it may be that of an address or of a file's name.
+            return text[stop + 1].isspace() or text[stop + 1 : start] != "" or not _is_address(word)
+        if kind is WordKind.NOTHING:
+            return True
+        if kind is WordKind.SYLLABLE:
+            # An initial only in a row of them.
+            return not (_initial_follows(text, start) or _follows_initial(text, begin, stop))
+        if kind is WordKind.TITLE:
+            return word.lower() in UNITS and _follows_number(text, begin, stop - len(word))
+        if kind is WordKind.NUMBER or (kind is WordKind.ROMAN and self._has_ordinals):
+            return self._number_ends(text, begin, stop, start)
+        return self._abbreviation_ends(text, begin, stop, start, kind)
+
+    def _abbreviation_ends(self, text: str, begin: int, stop: int, start: int, kind: WordKind) -> bool:
+        if kind is WordKind.UNIT and _is_single(text, stop) and not _follows_number(text, begin, stop - 1):
+            kind = WordKind.ABBREVIATION  # "t", "l", "g"
+        if text[start].isdigit():
+            return kind in (WordKind.UNIT, WordKind.ROMAN)
+        if kind in (WordKind.UNIT, WordKind.ROMAN):
+            return True
+        if kind is WordKind.BEFORE_NUMBER:
+            return not is_roman(_next_word(text, start))
+        if kind is WordKind.AFTER_NUMBER and stop - begin > _SHORT_PHRASE:
+            return True
+        return text[start - 1] not in "([" and self._is_starter(_next_word(text, start))
+
+    def _number_ends(self, text: str, begin: int, stop: int, start: int) -> bool:
+        """The same behind a number, which the full stop may make an ordinal or part of a date."""
+        word = word_before(text, begin, stop)
+        before = _before(text, begin, stop - len(word))
+        is_digits = word.isdigit()
+        if not before.strip("\"'“„«([") and len(word) <= 4:
+            return False  # the number of a list, or an ordinal at the start of a sentence
+        if text[start].isdigit():
+            if self._numbers_go_on or (self._has_ordinals and len(word) <= 2 and is_digits):
+                return False
+            is_year = len(word) == 4 and is_digits and not self._year_is_first
+            return is_year or _DATE_NUMBER.match(text, start) is None
+        if self._numbers_go_on:
+            return not before.endswith(".")
+        if not self._has_ordinals or (is_digits and (len(word) > 2 or before[-1:].isdigit())):
+            return True
+        return self._ordinal_ends(before, _next_word(text, start), is_digits)
+
+    def _ordinal_ends(self, before: str, following: str, is_digits: bool) -> bool:
+        found = _PREVIOUS_WORD.search(before)
+        previous = found.group(1).lower() if found else ""
+        if self._has_noun_capitals:
+            if following.lower() in ORDINAL_NOUNS or previous in ORDINAL_ARTICLES:
+                return False
+            return is_digits or self._is_starter(following)
+        if previous.endswith(".") and previous[:-1].isdigit():
+            return False
+        if self._has_regnal_numbers and found is not None and found.group(1)[:1].isupper():
+            return True  # "pápež Ján Pavol II.", "Apollo 11."
+        return self._is_starter(following)
+
+    def _is_starter(self, word: str) -> bool:
+        if word.lower() in self._starters:
+            return True
+        elided = _ELISION.match(word)
+        return elided is not None and elided.group().lower() in self._starters
+
+
+def word_before(text: str, begin: int, stop: int) -> str:
+    """The signs between the last space and ``stop``; the last ones if they are many."""
+    low = max(begin, stop - LONGEST_LOOK)
+    return text[text.rfind(" ", low, stop) + 1 or low : stop]
+
+
+def _before(text: str, begin: int, end: int) -> str:
+    return text[max(begin, end - LONGEST_LOOK) : end].rstrip()
+
+
+def _follows_number(text: str, begin: int, end: int) -> bool:
+    return _before(text, begin, end)[-1:].isdigit()
+
+
+def _is_single(text: str, stop: int) -> bool:
+    return stop < 2 or not (text[stop - 2].isalpha() or text[stop - 2] == "/")
+
+
+def _next_word(text: str, start: int) -> str:
+    found = _NEXT_WORD.match(text, start)
+    return found.group() if found else ""
+
+
+def _is_address(word: str) -> bool:
+    return not _OF_ADDRESSES.isdisjoint(word)
+
+
+def _initial_follows(text: str, start: int) -> bool:
+    found = _SHORT_AND_STOP.match(text, start)
+    return found is not None and count_letters(found.group()) == 1
+
+
+def _follows_initial(text: str, begin: int, stop: int) -> bool:
+    """Whether the word before the full stop comes after another letter and its full stop."""
+    before = text[max(begin, stop - LONGEST_LOOK) : stop].split()[-2:-1]
+    return bool(before) and before[0].endswith(".") and count_letters(before[0]) <= 2

@@ -1,0 +1,74 @@
+"""All facts about single languages and their wikis.
+
+The lists are in ``data/languages.toml`` and ``data/namespaces.tsv``, which name their sources. A language's
+code is that of its wiki (``simple``, ``zh-min-nan``), in lower case.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+
+def _load() -> dict[str, Any]:
+    return tomllib.loads(resources.files("pipeline").joinpath("data/languages.toml").read_text("utf-8"))
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.replace("\n", " ").split(",") if name.strip())
+
+
+_DATA = _load()
+
+WIKI_CODES = frozenset(_DATA["wiki_codes"].split())
+"""Codes that name a language edition in an interlanguage link."""
+DISAMBIGUATION_TEMPLATES = _names(_DATA["disambiguation_templates"])
+"""Templates, in lower case, that mark a disambiguation page."""
+UNSPACED_LANGUAGES = frozenset(_DATA["unspaced"].split())
+"""Languages written without spaces between words."""
+ZERO_WIDTH_SPACED_LANGUAGES = frozenset(_DATA["zero_width_spaced"].split())
+"""Languages that separate words by U+200B, if at all."""
+UNMARKED_LANGUAGES = frozenset(_DATA["unmarked"].split())
+"""Languages that do not mark the end of a sentence."""
+PARSER_FUNCTION_ALIASES: Mapping[str, str] = _DATA["parser_functions"]
+"""Local name of a parser function -> its English name, both in lower case."""
+_REDIRECT = re.compile(
+    "\\s*#\\s*(?:{})\\s*:?\\s*\\[\\[".format("|".join(map(re.escape, _DATA["redirect_words"].split()))), re.I
+)
+# In a language without a list, any single word before a lone link counts as a redirect.
+_UNKNOWN_REDIRECT = re.compile(
+    "\\s*#[^\\W\\d]{3,30}\\s*:?\\s*\\[\\[[^\\[\\]\n]+\\]\\]\\s*(?:\\{\\{[^{}]*\\}\\}\\s*)*$"
+)
+
+
+def is_redirect(wikitext: str) -> bool:
+    """Whether the wikitext is a redirect, in any language's words."""
+    if "#" not in wikitext[:200]:
+        return False
+    return bool(_REDIRECT.match(wikitext) or (len(wikitext) < 2000 and _UNKNOWN_REDIRECT.match(wikitext)))
+
+
+def variant_order(lang: str) -> tuple[str, ...]:
+    """The variants of a wiki in which ``-{...}-`` is markup, the preferred one first; () elsewhere."""
+    return tuple(_DATA["variants"].get(lang, "").split())
+
+
+@lru_cache(maxsize=1)
+def _namespace_names() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+    text = resources.files("pipeline").joinpath("data/namespaces.tsv").read_text("utf-8")
+    names = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            lang, files, categories = line.split("\t")
+            names[lang] = (
+                tuple(filter(None, files.split("|"))),
+                tuple(filter(None, categories.split("|"))),
+            )
+    return names
+
+
+def file_and_category_names(lang: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Local names of the File and the Category namespace, including aliases; () where unknown."""
+    return _namespace_names().get(lang, ((), ()))

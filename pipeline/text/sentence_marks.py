@@ -1,0 +1,126 @@
+"""The marks that may end a sentence, and their context."""
+
+import re
+
+from pipeline.text.sentence_data import DANDA_LANGUAGES
+
+SHAD = "།༎༏༐༑༔"
+FULL_WIDTH_STOP = "．"
+# Sentence_Terminal of Unicode's PropList, but for marks that also stand inside sentences, and Tibetan shad.
+HARD = "。！？｡։।॥۔؟؞؝܀܁܂߹។៕။።፧፨᙮᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫𑁇𑁈" + FULL_WIDTH_STOP + SHAD
+"""Marks that end a sentence without a space behind them, too."""
+_SOFT = ".!?…‥"
+_INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u2067\u2068\u2069\ufeff"
+_CLOSING = "\"'’”“‘»«›‹)\\]}）］｝」』》〉】〕｣" + _INVISIBLE
+# Without a space before it, a mark that may open a quotation opens the next one.
+_CLOSING_UNSPACED = "’”»›)\\]}）］｝」』》〉】〕｣" + _INVISIBLE
+_VISIBLE_CLOSING = frozenset(_CLOSING) - frozenset(_INVISIBLE)
+OPENING = frozenset("\"'‘’“”„‚«»‹›([{（［｛「『《〈【〔｢¿¡*†–—―-•·… \t\r\n\u00a0\u202f\u3000" + _INVISIBLE)
+"""What may stand between a mark and the first letter of the next sentence."""
+LEADING = "\"'’‘“”„‚«»‹›*†¿¡" + _INVISIBLE
+"""What may stand before the first letter of a word."""
+_NEVER_FIRST = frozenset(",;:،؛、，；：/&%)]}" + SHAD)
+
+_TIBETAN_CONNECTIVES = frozenset("དང ནས ཏེ སྟེ ཅིང ཞིང ཤིང པས བས ན ལ སྐབས ཀྱང ཡང ཞེས ཅེས ནི ཚེ པར བར རྗེས".split())
+_LONGEST_SYLLABLE = 24
+_VERJAKET = re.compile("։|[Ա-֏»]:\\s")
+
+
+def _special_marks(lang: str) -> list[str]:
+    """Patterns of marks that end sentences in ``lang`` only."""
+    if lang in ("el", "grc", "pnt"):
+        return ["[;\u037e]"]
+    if lang in ("hy", "hyw"):
+        return ["(?<![0-9]):(?=\\s+[\"«“ՙ'(-]*[Ա-ՖA-ZА-Я0-9])"]
+    if lang in ("am", "ti", "tig", "gez", "byn"):
+        return ["፡\\s?፡", "::"]
+    if lang in DANDA_LANGUAGES or lang in ("mr", "gu"):
+        return [f'(?<=[\u0900-\u0dff\\s"”’)])\\|{{1,2}}(?=[{_CLOSING}]*(?:\\s|$))']
+    return []
+
+
+def candidate_patterns(lang: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """What may end a sentence, with the closing marks and the space behind it: in any text, in ASCII text."""
+    marks = _SOFT + HARD
+    # The lookbehind keeps a long run of marks from being tried at each of its signs.
+    run = f"[{marks}](?<![{marks}][{marks}])[{marks}]*+"
+    spaced = f"[{_CLOSING}]*+(?:[\u00a0\u202f ][»”](?=\\s|$))?\\s+"
+    # Chinese and Japanese with the marks of ASCII: no space, and no name or number is at either side.
+    ascii_marks = (
+        "(?<=[\u3040-\u9fff][!?])|(?<=[\u3040-\u9fff][!?]{2})|(?<=[\u3040-\u9fff]\\.)(?=[\u3040-\u9fff])"
+    )
+    unspaced = f"(?:(?<=[{HARD}])|{ascii_marks})[{_CLOSING_UNSPACED}]*+"
+    missing_space = "(?<=[a-zа-яё]{3}[.!?])(?=[A-ZÀ-ÞА-Я][a-zà-ÿа-я])"
+    pattern = f"{run}(?:{spaced}|{unspaced}|{missing_space})"
+    special = _special_marks(lang)
+    if special:
+        pattern += f"|(?:{'|'.join(special)})[{_CLOSING}]*\\s*"
+    anywhere = re.compile(pattern)
+    return anywhere, anywhere if special else _ASCII_CANDIDATES
+
+
+# The same for ASCII text, where the search for marks is faster.
+_ASCII_CANDIDATES = re.compile(
+    "[.!?](?<![.!?][.!?])[.!?]*+(?:[\"')\\]}]*+\\s+|(?<=[a-z]{3}[.!?])(?=[A-Z][a-z]))"
+)
+
+
+def cannot_start_sentence(text: str, place: int) -> bool:
+    """Whether no sentence starts with the sign at ``place``.
+
+    A comma before a letter is a low quotation mark.
+    """
+    sign = text[place]
+    return sign in _NEVER_FIRST and not (sign == "," and text[place + 1 : place + 2].isalpha())
+
+
+def has_closing_mark(text: str, start: int, end: int) -> bool:
+    """Whether a closing quotation mark or bracket is between the two positions."""
+    return any(sign in _VISIBLE_CLOSING for sign in text[start:end])
+
+
+def is_in_brackets(text: str, stop: int) -> bool:
+    """Whether the mark is a remark in brackets: "1872 (?)"."""
+    return stop > 0 and text[stop - 1] in "([" and text[stop + 1 : stop + 2] in (")", "]")
+
+
+def shad_ends_sentence(text: str, begin: int, stop: int) -> bool:
+    """A shad also ends clauses: after a connecting word, the sentence continues."""
+    last = text[max(begin, stop - _LONGEST_SYLLABLE) : stop].rstrip("་ ")
+    return last[last.rfind("་") + 1 :] not in _TIBETAN_CONNECTIVES
+
+
+def uses_verjaket(text: str) -> bool:
+    """Whether Armenian text ends sentences with its own mark, so that a full stop is its colon."""
+    return _VERJAKET.search(text) is not None
+
+
+_AMBIGUOUS = re.compile('["“”„]')
+
+
+class OpenQuotation:
+    """Follows the quotation marks of a text whose shape does not tell whether they open or close.
+
+    That are straight ones and ``“``, which closes in German, and in Chinese that is typed with one key.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._seen, self._open = 0, False
+
+    def is_open(self, place: int) -> bool:
+        """Whether a quotation is open at ``place``, which never decreases."""
+        for mark in _AMBIGUOUS.finditer(self._text, self._seen, place):
+            self._open = mark.group() == "„" or (mark.group() != "”" and not self._open)
+        self._seen = place
+        return self._open
+
+    def behind_closing(self, quote: int) -> int:
+        """Where the next sentence starts if the mark at ``quote`` closes the sentence before it."""
+        text = self._text
+        if text[quote - 1].isspace() and not text[quote + 1 : quote + 2].isspace():
+            return quote
+        end = quote + 1
+        while end < len(text) and text[end].isspace():
+            end += 1
+        return end

@@ -1,0 +1,128 @@
+"""``bertmill inspect CORPUS``: rows of a shard as text, with the masked LM targets and their replacements."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from cluster import storage
+from pipeline.verify.corpus_files import CorpusFiles
+from pipeline.verify.documents import find_documents
+from schemas.errors import CorpusError
+from schemas.manifest import Shard
+from schemas.shards import SHARD
+from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS
+
+LEGEND = "⟨word⟩ replaced by [MASK] · ⟨word→other⟩ replaced by a random token · ⟨=word⟩ an unchanged target"
+
+
+@dataclass(frozen=True)
+class ShardRow:
+    """One row of a shard; the fields are the columns of schemas.shards.SHARD."""
+
+    input_ids: list[int]
+    segment_a_length: int
+    masked_positions: list[int]
+    masked_ids: list[int]
+    next_sentence_label: int
+    length: int
+    lang: str
+    document_key: str
+
+
+def inspect_rows(
+    uri: str, shard: str | None = None, start: int = 0, rows: int = 5, lang: str | None = None
+) -> Iterator[str]:
+    """Lines that show ``rows`` rows from row ``start`` on, only those of ``lang`` if it is given.
+
+    Title, revision and URL of a document follow if the corpus has its documents. ``shard`` is a path in the
+    manifest. Without it, the first shard with such rows is shown. Raises CorpusError when the manifest does
+    not name the shard, or when the file is not that shard.
+    """
+    corpus = CorpusFiles.open(uri)
+    chosen = _chosen_shard(corpus, shard, lang)
+    yield f"{corpus.uri(chosen.path)}: {chosen.rows:,} rows, {chosen.tokens:,} tokens"
+    yield LEGEND
+    shown = list(_rows(corpus, chosen, start, rows, lang))
+    documents = find_documents(corpus, (row.document_key for _, row in shown), lang)
+    for number, row in shown:
+        yield ""
+        headline, *segments = render_row(row, number, corpus.subwords, corpus.manifest.label_convention)
+        yield headline
+        if row.document_key in documents:
+            yield f"  {documents[row.document_key].line()}"
+        yield from segments
+
+
+def _chosen_shard(corpus: CorpusFiles, path: str | None, lang: str | None) -> Shard:
+    for shard in corpus.manifest.shards:
+        if path is None and (lang is None or lang in shard.languages):
+            return shard
+        if path is not None and shard.path == path:
+            return shard
+    what = f"no shard with rows of language {lang}" if path is None else f"no shard {path}"
+    raise CorpusError(f"{corpus.manifest_uri}: {what}")
+
+
+def _rows(
+    corpus: CorpusFiles, shard: Shard, start: int, rows: int, lang: str | None
+) -> Iterator[tuple[int, ShardRow]]:
+    """Row numbers and rows, read a row group at a time."""
+    uri = corpus.uri(shard.path)
+    try:
+        file = storage.parquet_file(uri)
+    except FileNotFoundError as error:
+        raise CorpusError(f"{uri}: the shard is missing") from error
+    if not file.schema_arrow.equals(SHARD):
+        raise CorpusError(f"{uri}: does not have the columns of a shard")
+    left, first = rows, 0
+    for group in range(file.num_row_groups):
+        count = file.metadata.row_group(group).num_rows
+        if first + count > start and left > 0:
+            try:
+                table = file.read_row_group(group)
+            except (pa.ArrowException, OSError) as error:
+                raise CorpusError(f"{uri}: row group {group} cannot be read: {error}") from error
+            for number, values in enumerate(table.to_pylist(), start=first):
+                row = ShardRow(**values)
+                if number >= start and left > 0 and lang in (None, row.lang):
+                    left -= 1
+                    yield number, row
+        first += count
+
+
+def render_row(row: ShardRow, number: int, subwords: list[str], labels: dict[str, str]) -> Iterator[str]:
+    """One row as a headline and the text of its segments."""
+    meaning = labels.get(str(row.next_sentence_label))
+    facts = [f"row {number}", row.lang, f"{row.length} tokens", f"{len(row.masked_ids)} masked"]
+    if meaning is not None:
+        facts.append(f"label {row.next_sentence_label} {meaning}")
+    yield " · ".join([*facts, row.document_key])
+    tokens = _marked(row, subwords)
+    yield f"  A  {_joined(tokens[: row.segment_a_length])}"
+    if row.segment_a_length < row.length:
+        yield f"  B  {_joined(tokens[row.segment_a_length :])}"
+
+
+def _marked(row: ShardRow, subwords: list[str]) -> list[str]:
+    """The tokens of the row with targets in brackets. The ## of a target is in front of its bracket."""
+    tokens = [subwords[index] for index in row.input_ids]
+    for position, target in zip(row.masked_positions, row.masked_ids, strict=True):
+        shown, label = tokens[position], subwords[target]
+        joined = CONTINUATION if label.startswith(CONTINUATION) else ""
+        text = label.removeprefix(CONTINUATION)
+        if shown == label:
+            mark = f"⟨={text}⟩"
+        else:
+            mark = f"⟨{text}⟩" if shown == MASK else f"⟨{text}→{shown.removeprefix(CONTINUATION)}⟩"
+        tokens[position] = joined + mark
+    return tokens
+
+
+def _joined(tokens: list[str]) -> str:
+    text = ""
+    for before, token in zip(["", *tokens], tokens, strict=False):
+        # A segment that was cut may start inside a word; its ## stays to show that.
+        joined = token.startswith(CONTINUATION) and before not in ("", *SPECIAL_TOKENS)
+        text += token.removeprefix(CONTINUATION) if joined else f" {token}"
+    return text.strip()

@@ -1,0 +1,328 @@
+"""What the templates of a wiki show, learned from their own wikitext.
+
+Every template that articles use is expanded three times with arguments that are only marks: with all that it
+asks for, with numbered ones alone, and with none. What comes out says which arguments are shown, and whether
+anything is. Nothing depends on the order of the templates, and each expansion is bounded.
+"""
+
+import re
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
+
+from pipeline.wikitext.markup import (
+    ASIDE,
+    BLANKS,
+    BOLD,
+    GAP,
+    HOLE,
+    INDENT,
+    ITALIC,
+    LINE_MARKS,
+    SOFT,
+    SUPERSCRIPT,
+    classes_of,
+    hidden_class,
+)
+from pipeline.wikitext.rendering import Expansion, Page
+from pipeline.wikitext.site import SiteInfo
+from pipeline.wikitext.templates.rule import TemplateBody
+from pipeline.wikitext.templates.table import Entry, Kind, TemplateTable, fold_name
+from pipeline.wikitext.templates.transclusion import Included
+from pipeline.wikitext.wiki import Wiki, WikitextOptions
+from pipeline.wikitext.wiki_words import ASIDE_CLASSES
+
+_MAX_ROUNDS = 4
+_MAX_HOPS = 5
+_MAX_FAMILY = 300
+"""Templates that one computed name ("lang-" and an argument) may stand for."""
+_MAX_PROBE_CALLS, _MAX_PROBE_CHARS = 2_000, 400_000
+_MODES = ("all", "numbered", "none")
+_NUMBERED = tuple("12345")
+
+# Marks of private use around the name of an argument.
+_OPEN, _CLOSE = "\ue000", "\ue001"
+_ARGUMENT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
+_BRACED = re.compile(r"\{\{\{([^{}]*)\}\}\}")
+_PAGE_NAME = "PAGENAME"
+_LAYOUT = re.compile(f"[{GAP}{SOFT}{ITALIC}{BOLD}{SUPERSCRIPT}{''.join(sorted(LINE_MARKS))}{BLANKS}]+")
+_CALLEE = re.compile(r"\{\{\s*([^{}|#\n<>\[\]]{1,255}?)\s*(?=\}\}|\||(\{\{)|\n)")
+_OPENING_TAG = re.compile(r"<[A-Za-z][^<>]*>|\{\|[^\n]*")
+_REFERENCE = re.compile(r"(?i)<ref[\s/>]|#tag:\s*ref\b")
+_QUOTATION = re.compile(r"(?i)<(?:blockquote|q|poem)\b")
+# An external link whose address comes from an argument.
+_LINKED_ARGUMENT = re.compile(
+    r"(?i)(?<!\[)\[\s*(?:(?:https?:)?//[^\s\[\]]*\{\{"
+    r"|(?:\{\{#if:[^|\[\]]{0,100}\|\s*)?\{\{\{[^{}|]*(?:url|link|lien|href|web|site|ссылк|адрес|网址|網址|リンク))"
+)
+_TABLE = re.compile(r"(?m)^[ \t:]*\{\||<table\b")
+_BLOCK = re.compile(r"(?i)<(?:div|p|center)\b")
+_HIDDEN_LINK = re.compile(r"\[\[[^\[\]|:]{1,40}:")
+_CHOICE = re.compile(r"(?i)\{\{\s*#(?:\w*switch|ifeq|ifexpr)\s*:")
+_POSITION = re.compile(r"""(?i)\bclass\s*=\s*["']?(?:[\w-]+\s+)*geo(?:-d\w\w)?\b""")
+_COORDINATES = re.compile(r"(?i)\{\{\s*#coordinates:")
+_WORD = re.compile(r"[^\W\d_]+")
+_MESSAGE_WORDS, _MESSAGE_CHARS = 6, 60
+
+_FLAVOURS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
+    ("navigation", ("nav", "vertical", "hatnote", "dablink", "rellink", "portal", "sister", "toc",
+                    "succession", "homonymie", "bandeau")),
+    ("maintenance", ("ambox", "tmbox", "ombox", "cmbox", "fmbox", "imbox", "mbox", "noprint", "stub",
+                     "metadata", "message", "boilerplate", "error", "template-fact", "inline-template",
+                     "need-")),
+    ("reference", ("ref", "citation", "cs1", "z3988")),
+)  # fmt: skip
+
+
+@dataclass
+class Analysis:
+    """A table, and what was seen on the way to it."""
+
+    table: TemplateTable
+    counts: Counter[str] = field(default_factory=Counter)
+    """Templates by kind, and by what went wrong: missing, redirect loops, too long, unsure."""
+
+
+class _Marks:
+    """Arguments whose texts are marks with their names."""
+
+    def __init__(self, mode: str) -> None:
+        self._mode = mode
+
+    def given(self, name: str) -> str | None:
+        if self._mode == "all" or (self._mode == "numbered" and name.isdecimal()):
+            return f"{_OPEN}{name}{_CLOSE}"
+        return None
+
+    def get(self, name: str) -> str:
+        return self.given(name) or ""
+
+    def positional(self) -> list[str]:
+        return [text for number in _NUMBERED if (text := self.given(number))]
+
+    def names(self) -> list[str | None]:
+        return [None] * len(self.positional())
+
+    def at(self, place: int) -> str:
+        return self.positional()[place]
+
+
+class _Probe(Expansion):
+    """An expansion that remembers what it could not expand, and the bodies that it went through."""
+
+    def __init__(self) -> None:
+        super().__init__(f"{_OPEN}{_PAGE_NAME}{_CLOSE}")
+        self.calls_left, self.chars_left = _MAX_PROBE_CALLS, _MAX_PROBE_CHARS
+        self.missing: set[str] = set()
+        self.bodies: list[str] = []
+
+    def expanded(self, body: TemplateBody) -> None:
+        self.bodies.append(body.wikitext)
+
+    def unknown(self, name: str) -> None:
+        # A name that is made of an argument is known when that is.
+        if _OPEN not in name and "{{{" not in name:
+            self.missing.add(name)
+
+
+def learn_templates(
+    pages: Mapping[str, Included],
+    uses: Mapping[str, int],
+    site: SiteInfo,
+    back_matter: frozenset[str] = frozenset(),
+) -> Analysis:
+    """The table of the templates that ``uses`` counts, by folded name.
+
+    ``pages`` are the template pages of the dump, ``back_matter`` the headings that were learned beside them.
+    """
+    aliases = {name: end for name, page in sorted(pages.items()) if (end := _end_of_redirects(page, pages))}
+    total = _uses_by_template(pages, uses, aliases)
+    bodies = {name: pages[name] for name in _closure(total, pages, aliases)}
+    entries = _judge_all(bodies, aliases, site)
+    kept = _reachable(total, entries, aliases)
+    counts: Counter[str] = Counter(entries[name].kind for name in kept)
+    counts["missing"] = sum(name not in pages for name in total)
+    counts["redirect_loop"] = sum(bool(page.redirect) for name, page in pages.items() if name not in aliases)
+    counts["too_long"] = sum(bodies[name].too_long for name in kept)
+    counts["unsure"] = sum(not entries[name].sure and entries[name].kind != "unknown" for name in kept)
+    table = TemplateTable(
+        {name: replace(entries[name], uses=total[name]) for name in sorted(kept)},
+        {alias: end for alias, end in aliases.items() if end in kept or end in total},
+        back_matter,
+    )
+    return Analysis(table, counts)
+
+
+def _end_of_redirects(page: Included, pages: Mapping[str, Included]) -> str:
+    """Where a redirect ends; '' for a page that is none, and for one that leads in a circle or too far."""
+    target = page.redirect
+    for _ in range(_MAX_HOPS):
+        following = pages.get(target)
+        if following is None or not following.redirect:
+            return target
+        target = following.redirect
+    return ""
+
+
+def _uses_by_template(
+    pages: Mapping[str, Included], uses: Mapping[str, int], aliases: Mapping[str, str]
+) -> Counter[str]:
+    """Calls of each template, those through redirects and in other cases of the letters included."""
+    lower = {name.lower(): name for name in sorted(pages, reverse=True)}
+    total: Counter[str] = Counter()
+    for name, count in sorted(uses.items()):
+        known = name if name in pages else lower.get(name.lower(), name)
+        total[aliases.get(known, known)] += count
+    return total
+
+
+def _callees(body: str, names: list[str]) -> list[str]:
+    """Folded names of the templates that ``body`` may call; ``names`` are those of all, in order."""
+    found: list[str] = []
+    for match in _CALLEE.finditer(body):
+        name = fold_name(match[1].removeprefix(":"))
+        if match[2]:
+            # What follows is computed: all that begin like it.
+            start = bisect_left(names, name)
+            family = islice(names, start, start + _MAX_FAMILY)
+            found += takewhile(lambda other, name=name: other.startswith(name), family)  # type: ignore[misc]
+        else:
+            found.append(fold_name(name.partition(":")[2]) if name.startswith("Template:") else name)
+    return found
+
+
+def _closure(used: Iterable[str], pages: Mapping[str, Included], aliases: Mapping[str, str]) -> list[str]:
+    """The templates that are used and those that they may call, without redirects, in order."""
+    names = sorted(pages)
+    found: set[str] = set()
+    queue = sorted(used)
+    while queue:
+        name = queue.pop()
+        name = aliases.get(name, name)
+        page = pages.get(name)
+        if page is None or page.redirect or name in found:
+            continue
+        found.add(name)
+        if not page.too_long:
+            queue += _callees(page.body, names)
+    return sorted(found)
+
+
+def _reachable(used: Iterable[str], entries: Mapping[str, Entry], aliases: Mapping[str, str]) -> set[str]:
+    """The templates that are used, and those that are called when these are expanded."""
+    names = sorted({*entries, *aliases})
+    found: set[str] = set()
+    queue = [name for name in used if name in entries]
+    while queue:
+        name = queue.pop()
+        name = aliases.get(name, name)
+        if name in entries and name not in found:
+            found.add(name)
+            queue += _callees(entries[name].body or "", names)
+    return found
+
+
+def _judge_all(
+    bodies: Mapping[str, Included], aliases: Mapping[str, str], site: SiteInfo
+) -> dict[str, Entry]:
+    """What every template shows. One that calls a template of unknown text is judged again when more is
+    known of that: a hand-made rule may show it.
+    """
+    entries = {name: _of_beginning(name, page) for name, page in bodies.items()}
+    pending = [name for name, page in bodies.items() if not page.too_long]
+    for _ in range(_MAX_ROUNDS):
+        wiki = Wiki(site, WikitextOptions(), TemplateTable(entries, aliases))
+        judged = {name: _judge(name, bodies[name].body, wiki) for name in pending}
+        unchanged = all(entries[name] == entry for name, entry in judged.items())
+        entries.update(judged)
+        pending = [name for name in pending if not judged[name].sure]
+        if unchanged or not pending:
+            break
+    return entries
+
+
+def _of_beginning(name: str, page: Included) -> Entry:
+    """Analyzes a template before its expansion, or one that is too long, by its first element."""
+    if not page.too_long:
+        return Entry(name, "text", True, page.body)
+    kind = _kind_of_classes(page.body)
+    return Entry(name, kind or "unknown", kind is not None, why="too long")
+
+
+def _judge(name: str, body: str, wiki: Wiki) -> Entry:
+    """What one template shows."""
+    texts, missing, bodies, refused = [], set[str](), [body], 0
+    for mode in _MODES:
+        probe = _Probe()
+        probe.open.append(name)
+        text = Page(wiki.parse_body(body), wiki, probe, _Marks(mode)).text()
+        # An argument that is missing and has no default would be shown if it were given.
+        texts.append(_LAYOUT.sub(" ", _BRACED.sub(f"{_OPEN}\\1{_CLOSE}", text)).strip(" "))
+        begins_indented = text.lstrip(f"\n{SOFT} ").startswith(INDENT)
+        missing |= probe.missing
+        bodies += probe.bodies
+        refused += probe.refused
+    why = ", ".join(sorted(missing)[:3]) or ("calls itself or too much" if refused else "")
+    kind, sure = _kind(texts, "\n".join(dict.fromkeys(bodies)), begins_indented)
+    shown = sorted({argument for text in texts for argument in _ARGUMENT.findall(text)} - {_PAGE_NAME})
+    if why and not any(text.replace(HOLE, "").strip() for text in texts):
+        return Entry(name, "unknown", False, why=why)
+    if why and kind in ("text", "value"):
+        return Entry(name, kind, False, body, tuple(shown), why)
+    if kind not in ("text", "value"):
+        everything = "\n".join(bodies)
+        is_block = kind in ("box", "navigation") and (_TABLE.search(everything) or _BLOCK.search(everything))
+        return Entry(name, kind, sure, "\n" if is_block else None, (), why)
+    return Entry(name, kind, sure, body, tuple(shown), why)
+
+
+def _kind(texts: list[str], bodies: str, indented: bool) -> tuple[Kind, bool]:
+    """The kind of a template by what its expansions show and by the wikitext they went through."""
+    if not any(texts):
+        if _POSITION.search(bodies):
+            return "aside", True
+        kind = _kind_of_classes(bodies) or ("reference" if _REFERENCE.search(bodies) else "nothing")
+        if kind == "nothing" and _CHOICE.search(bodies):
+            # Which case is shown depends on arguments that a mark does not equal.
+            return "value", True
+        is_table = kind == "nothing" and _TABLE.search(bodies) is not None
+        # A table may be the frame of a quotation.
+        return ("box", False) if is_table else (kind, True)
+    if _is_aside(texts, bodies):
+        return "aside", True
+    if _LINKED_ARGUMENT.search(bodies) and not _QUOTATION.search(bodies):
+        return "reference", True
+    if indented and len(_WORD.findall(_ARGUMENT.sub(" ", texts[0]))) > 1:
+        return "navigation", True
+    if _is_message(texts, bodies):
+        return "maintenance", True
+    constant = _ARGUMENT.sub("", texts[0]).replace(HOLE, "")
+    shows_argument = any(_ARGUMENT.search(text) for text in texts)
+    return ("value" if not shows_argument or any(map(str.isalnum, constant)) else "text"), True
+
+
+def _is_aside(texts: list[str], bodies: str) -> bool:
+    if not any(text.strip(f"{ASIDE} ") for text in texts) or _COORDINATES.search(bodies):
+        return True
+    return any(ASIDE_CLASSES & set(classes_of(tag)) for tag in _OPENING_TAG.findall(bodies))
+
+
+def _is_message(texts: list[str], bodies: str) -> bool:
+    """Whether a template says a fixed sentence to readers or editors: "This article is a stub"."""
+    constant = _ARGUMENT.sub(" ", texts[-1]).replace(HOLE, "")
+    words = len(_WORD.findall(constant))
+    if not _ARGUMENT.search("".join(texts)) and len(constant) > _MESSAGE_CHARS:
+        return True
+    frame = _BLOCK.search(bodies) or _TABLE.search(bodies) or _HIDDEN_LINK.search(bodies)
+    return words >= _MESSAGE_WORDS and frame is not None and _QUOTATION.search(bodies) is None
+
+
+def _kind_of_classes(bodies: str) -> Kind | None:
+    """The kind that the first element with a telling class is of, or None."""
+    for tag in _OPENING_TAG.findall(bodies):
+        name = hidden_class(tag)
+        if name is not None:
+            return next((kind for kind, starts in _FLAVOURS if name.startswith(starts)), "box")
+    return None

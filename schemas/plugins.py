@@ -1,0 +1,142 @@
+"""Extension points: objects that a config names as ``package.module:Name``, and their code's version."""
+
+import hashlib
+import importlib
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Generic, TypeVar, overload
+
+from schemas.errors import BertmillError, ConfigError, PluginError
+
+T = TypeVar("T")
+
+_DOTTED_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+
+
+@dataclass(frozen=True)
+class Plugin(Generic[T]):
+    """An object from outside the package that a config names."""
+
+    name: str
+    """As the config spells it: ``package.module:Name``."""
+    object: T
+    sha256: str
+    """Of the Python source: the module's file, or all ``.py`` files of its top-level package.
+
+    Files that the plug-in reads at run time are not part of it.
+    """
+
+
+@overload
+def load_plugin(name: str, field: str) -> Plugin[Callable[..., Any]]: ...
+@overload
+def load_plugin(name: str, field: str, protocol: type[T]) -> Plugin[T]: ...
+def load_plugin(name: str, field: str, protocol: type[Any] | None = None) -> Plugin[Any]:
+    """Imports the object ``name`` (``package.module:Name``) that the config's ``field`` asks for.
+
+    The module may be installed, on PYTHONPATH, or in the current folder. ``protocol`` says what
+    the object must offer: a ``runtime_checkable`` Protocol, or a class of which it must be an instance.
+    By default the object must be callable: a function or a class.
+
+    Raises ConfigError when the name is malformed, the module cannot be imported or has no source file,
+    the object does not exist, or it lacks a member of the protocol.
+
+    >>> load_plugin("schemas.json_text:parse_json", "filters.0.use").object("[1, 2]")
+    [1, 2]
+    """
+    if not _DOTTED_NAME.fullmatch(name):
+        raise ConfigError(f"{field}: {name!r} must have the form package.module:Name")
+    module_name, _, attribute = name.partition(":")
+    module = _import(module_name, field)
+    source = getattr(module, "__file__", None)
+    if source is None:
+        raise ConfigError(f"{field}: module {module_name!r} has no source file, so its version is unknown")
+    try:
+        value = getattr(module, attribute)
+    except AttributeError as error:
+        raise ConfigError(f"{field}: module {module_name!r} ({source}) has no {attribute!r}") from error
+    _check_protocol(value, protocol, f"{field}: {name}")
+    return Plugin(name, value, _source_sha256(module_name, Path(source)))
+
+
+def is_plugin_name(name: str) -> bool:
+    """Whether ``name`` has the form ``package.module:Name``, unlike the name of a built-in choice.
+
+    >>> is_plugin_name("my_filters:drop_short"), is_plugin_name("wikimedia")
+    (True, False)
+    """
+    return _DOTTED_NAME.fullmatch(name) is not None
+
+
+def _import(module_name: str, field: str) -> ModuleType:
+    # Ray puts the driver's current folder on the path of its workers; the driver itself, started as a
+    # console command, lacks it. Last, so that nothing there hides an installed module.
+    here = str(Path.cwd())
+    if here not in sys.path and "" not in sys.path:
+        sys.path.append(here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise ConfigError(f"{field}: cannot import {module_name}: {error}") from error
+        raise ConfigError(
+            f"{field}: no module named {error.name!r}; install it, put its folder on PYTHONPATH, "
+            f"or start from its folder"
+        ) from error
+    except Exception as error:
+        # Importing runs code that is not ours, which may raise anything.
+        message = " ".join(str(error).split())
+        raise ConfigError(
+            f"{field}: cannot import {module_name}: {type(error).__name__}: {message}"
+        ) from error
+
+
+def _check_protocol(value: Any, protocol: type[Any] | None, where: str) -> None:
+    if protocol is None:
+        if not callable(value):
+            raise ConfigError(f"{where} is not callable")
+    elif not isinstance(value, protocol):
+        members = {*dir(protocol), *getattr(protocol, "__annotations__", {})}
+        missing = sorted(name for name in members if name[0] != "_" and not hasattr(value, name))
+        lacks = f": it lacks {', '.join(missing)}" if missing else ""
+        raise ConfigError(f"{where} is not a {protocol.__name__}{lacks}")
+
+
+def _source_sha256(module_name: str, source: Path) -> str:
+    top = getattr(sys.modules[module_name.partition(".")[0]], "__file__", None)
+    if top is not None and Path(top).name == "__init__.py":
+        folder = Path(top).parent
+        sources = {*folder.rglob("*.py"), source}
+    else:  # a single-file module, or one in a namespace package
+        folder, sources = source.parent, {source}
+    digest = hashlib.sha256()
+    for path in sorted(sources):
+        for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
+            digest.update(len(part).to_bytes(8, "little"))
+            digest.update(part)
+    return digest.hexdigest()
+
+
+@contextmanager
+def plugin_errors(name: str, what: str) -> Iterator[None]:
+    """Turns an exception of the plug-in ``name`` into one line that says ``what`` it worked on and where it
+    failed.
+
+    Expected errors (BertmillError) pass through. Raises PluginError for the others.
+    """
+    try:
+        yield
+    except BertmillError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        message = " ".join(str(error).split())
+        raise PluginError(
+            f"{name}: {what}: {type(error).__name__}: {message} ({frame.filename}:{frame.lineno})"
+        ) from error

@@ -1,0 +1,212 @@
+"""A scorecard of a small model, made on the CPU through the console command."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bertmill.cli import main
+from bertmill.scorecard.jobs import Settings
+from bertmill.scorecard.run import make_scorecard
+from tests.bertmill.scorecard.eval_sets import glue_folder, multilingual_folder
+from tests.trainer.models import VOCAB, small_config
+from tests.trainer.tokenizers_for_tests import write_tokenizer
+from trainer.export.directory import ModelCard, export_model
+from trainer.model.pretraining import BertPretraining
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("pretrained")
+    torch.manual_seed(0)
+    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
+    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
+    return str(folder / "m")
+
+
+def command(model: str, suite: str, folder: Path, *more: str) -> list[str]:
+    paths = ["--data", str(folder / "data"), "--out", str(folder / "out")]
+    fixed = ["--epochs", "1", "--batch-size", "8", "--learning-rates", "1e-3", "2e-3", "--max-length", "12"]
+    return ["scorecard", model, "--suite", suite, *paths, *fixed, *more]
+
+
+def card_of(folder: Path) -> dict[str, Any]:
+    card: dict[str, Any] = json.loads((folder / "out" / "scorecard.json").read_text())
+    return card
+
+
+class _Checker(HTMLParser):
+    """Collects the text, and what a page would load from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in ("script", "link", "img", "iframe"):
+            self.loaded.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def page_of(folder: Path) -> str:
+    checker = _Checker()
+    checker.feed((folder / "out" / "scorecard.html").read_text())
+    assert checker.loaded == []
+    return "\n".join(checker.text)
+
+
+def test_glue(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    glue_folder(tmp_path / "data")
+    assert main(command(model, "glue", tmp_path, "--seeds", "1", "2")) == 0
+    printed = capsys.readouterr().out
+    card = card_of(tmp_path)
+    assert card["complete"]
+    assert card["jobs"] == {"finished": 16, "all": 16}
+    assert set(card["tasks"]) == {"cola", "mrpc", "stsb", "rte"}
+    assert card["missing"] == {"SST-2": "no sst2_glue/train.tsv", "QNLI": "no qnli/train.tsv"}
+    assert "QNLI: not measured, no qnli/train.tsv" in printed
+    assert "cola lr 0.001 seed 1: seed 1  epoch 1/1  loss" in printed
+    assert card["device_hours"] > 0
+    for task in card["tasks"].values():
+        assert [row["learning_rate"] for row in task["grid"]] == [0.001, 0.002]
+        best = max(task["grid"], key=lambda row: row["mean"])
+        assert task["learning_rate"] == best["learning_rate"]
+        seeds = [
+            json.loads(path.read_text())["validation"][task["metric"]]
+            for path in sorted(
+                (tmp_path / "out" / "jobs").glob(f"*-lr{best['learning_rate']:g}-seed*/job.json")
+            )
+            if path.parent.name.startswith(f"{task['title'].lower().replace('-', '')}-")
+        ]
+        assert task["mean"]["mean"] == pytest.approx(sum(seeds) / 2)
+        assert task["mean"]["deviation"] == pytest.approx(abs(seeds[0] - seeds[1]) / 2**0.5)
+    _check_glue_pages(tmp_path, card)
+    assert main(command(model, "glue", tmp_path, "--seeds", "1", "2")) == 0
+    assert "16 of 16 jobs are done already" in capsys.readouterr().out
+    assert card_of(tmp_path) == card
+
+
+def _check_glue_pages(folder: Path, card: dict[str, Any]) -> None:
+    markdown, page = (folder / "out" / "scorecard.md").read_text(), page_of(folder)
+    rte = card["tasks"]["rte"]["mean"]
+    shown = f"{100 * rte['mean']:.1f} ± {100 * rte['deviation']:.1f}"
+    for text in (markdown, page):
+        assert shown in text
+        assert "MosaicBERT-base" in text
+        assert "arXiv:2312.17482" in text
+        assert "QNLI (no qnli/train.tsv)" in text
+        assert "CPU-hours" in text
+    overview = next(line for line in markdown.splitlines() if line.startswith("| BERT-base (cased)"))
+    assert overview == "| BERT-base (cased) | 56.5 | 88.8 | 88.5 | 65.7 |"
+
+
+def test_multilingual_by_two_processes(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    multilingual_folder(tmp_path / "data")
+    words = command(model, "multilingual", tmp_path, "--seeds", "1", "--workers", "2")
+    words.remove("2e-3")
+    assert main(words) == 0
+    assert "panx lr 0.001 seed 1: done" in capsys.readouterr().out
+    tasks = card_of(tmp_path)["tasks"]
+    assert {name: sorted(task["languages"]) for name, task in tasks.items()} == {
+        "panx": ["de", "en"], "udpos": ["de"], "tydiqa": ["en", "fi"], "xquad": ["de"],
+        "sib200": ["deu_Latn", "eng_Latn"], "tatoeba": ["deu", "fra"],
+    }  # fmt: skip
+    # The two sides of Tatoeba are equal here.
+    assert tasks["tatoeba"]["mean"]["mean"] == 1
+    assert "trained on the dev part of English EWT" in tasks["udpos"]["note"]
+    assert tasks["panx"]["note"] == "without the test sets of 1 language(s), which have no tags"
+    assert tasks["panx"]["mean"]["mean"] == pytest.approx(
+        sum(figures["mean"] for figures in tasks["panx"]["languages"].values()) / 2
+    )
+    assert tasks["panx"]["mean_without_english"] == tasks["panx"]["languages"]["de"]["mean"]
+    page = page_of(tmp_path)
+    assert "XLM-R (large)" in page
+    assert "It is trained on English TyDiQA-GoldP, because the folder has no squad/train-v1.1.json." in page
+
+
+def settings(model: str, **fields: Any) -> Settings:
+    made: dict[str, Any] = {
+        "model": model, "tokenizer": None, "nli_model": None, "seeds": (1,), "learning_rates": (1e-3,),
+        "epochs": 1, "batch_size": 8, "max_length": 12, "max_examples": 16, "use_gpu": False,
+    }  # fmt: skip
+    return Settings(**{**made, **fields})
+
+
+def test_a_stopped_scorecard_goes_on(model: str, tmp_path: Path) -> None:
+    glue_folder(tmp_path / "data")
+    data, whole, out = (str(tmp_path / name) for name in ("data", "whole", "out"))
+    polls = iter(range(9))
+    stopped = make_scorecard(
+        settings(model), "glue", data, out, stop_requested=lambda: next(polls, None) is None
+    )
+    assert not stopped["complete"]
+    assert 0 < stopped["jobs"]["finished"] < 4
+    assert (
+        f"Not complete: {stopped['jobs']['finished']} of 4 jobs"
+        in (tmp_path / "out/scorecard.md").read_text()
+    )
+    lines: list[str] = []
+    card = make_scorecard(settings(model), "glue", data, out, print_line=lines.append)
+    assert f"{stopped['jobs']['finished']} of 4 jobs are done already" in lines
+    undisturbed = make_scorecard(settings(model), "glue", data, whole)
+    for name, task in undisturbed["tasks"].items():
+        assert card["tasks"][name]["mean"] == task["mean"]
+    assert "cut to its first 16 examples" in (tmp_path / "out" / "scorecard.md").read_text()
+
+
+def test_another_model_needs_another_folder(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glue_folder(tmp_path / "data")
+    words = command(model, "glue", tmp_path, "--seeds", "1", "--tasks", "rte", "--max-examples", "8")
+    assert main(words) == 0
+    assert main([*words, "--max-examples", "9"]) == 2
+    assert f"{tmp_path}/out: holds a scorecard with another max_examples; choose" in capsys.readouterr().err
+    (tmp_path / "data" / "RTE" / "dev.tsv").write_text(
+        "index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n"
+    )
+    assert main(words) == 2
+    assert "another set of files for rte; choose another --out" in capsys.readouterr().err
+
+
+def test_three_tasks_start_from_an_nli_model(model: str, tmp_path: Path) -> None:
+    glue_folder(tmp_path / "data")
+    torch.manual_seed(5)
+    tokenizer = write_tokenizer(tmp_path / "tokenizer", VOCAB)
+    other = BertPretraining(small_config())
+    export_model(other, str(tmp_path / "nli"), str(tokenizer), ModelCard("nli"))
+    data, out = str(tmp_path / "data"), str(tmp_path / "out")
+    made = settings(model, nli_model=str(tmp_path / "nli"))
+    card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"])
+    starts = {
+        name: json.loads((tmp_path / "out" / "jobs" / f"{name}-lr0.001-seed1" / "results.json").read_text())
+        for name in card["tasks"]
+    }
+    assert {name: result["config"]["model"] for name, result in starts.items()} == {
+        "cola": model, "rte": str(tmp_path / "nli"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--tasks", "mnli"], "--tasks: 'mnli' is not a task of glue: cola, sst2, mrpc, stsb, rte, qnli"),
+        ([], "has no task of the suite; missing: no cola/in_domain_train.tsv; no sst2_glue/train.tsv"),
+    ],
+)
+def test_mistakes_are_one_line(
+    more: list[str], message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    assert main(command(model, "glue", tmp_path, *more)) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

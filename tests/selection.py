@@ -1,0 +1,84 @@
+"""Marks that follow from what a test uses: its fixtures, and the names that its code reaches.
+
+A test reaches what its own code names, and what the functions, classes and fixtures of the package ``tests``
+name that it reaches. So no mark is written by hand, and none can be forgotten.
+"""
+
+import subprocess
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+FIXTURES = {"ray_session": "ray", "s3_process": "s3", "gs_process": "gs"}
+# What starts processes: a name of the standard library, or a product function that does.
+_PROCESSES = {
+    "Popen",
+    "fork",
+    "ProcessPoolExecutor",
+    "get_context",
+    "spawn",
+    "DataLoader",
+    "TerraformCommand",
+    "MlflowClient",
+    "open_trackers",
+}
+WITH_PROCESSES = (*FIXTURES.values(), "process")
+_NUMERIC_NAMES = {"approx", "isclose", "allclose", "assert_close", "assert_allclose"}
+_NUMERIC_PACKAGES = tuple(
+    f"trainer.{name}" for name in ("export", "finetuning", "kernels", "model", "optim", "run")
+)
+
+
+def marks_of(item: pytest.Item) -> set[str]:
+    """The names of the marks that ``item`` gets: ray, s3, gs, process, numeric."""
+    fixtures = set(getattr(item, "fixturenames", ()))
+    marks = {mark for fixture, mark in FIXTURES.items() if fixture in fixtures}
+    callspec = getattr(item, "callspec", None)
+    # A storage that a parameter names: its fixture is asked for while the test runs.
+    marks |= {str(value) for value in (callspec.params.values() if callspec else ()) if value in ("s3", "gs")}
+    for name, value in _reached(item):
+        if name in _PROCESSES or value is subprocess:
+            marks.add("process")
+        module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+        if name in _NUMERIC_NAMES or module == "torch" or str(module).startswith(_NUMERIC_PACKAGES):
+            marks.add("numeric")
+    return marks
+
+
+def _reached(item: pytest.Item) -> Iterator[tuple[str, Any]]:
+    """(name, what it means or None) of everything that the test's code names, fixtures included."""
+    waiting: list[Any] = [getattr(item, "function", None)]
+    info = getattr(item, "_fixtureinfo", None)
+    if info is not None:
+        waiting += [definition.func for group in info.name2fixturedefs.values() for definition in group]
+    known: set[int] = set()
+    while waiting:
+        function = getattr(waiting[-1], "__wrapped__", waiting.pop())
+        if id(function) in known:
+            continue
+        known.add(id(function))
+        for name, value in _named_by(function):
+            yield name, value
+            # A table of checks by name, and a class, are as good as the functions in them.
+            for part in value.values() if isinstance(value, dict) else (value,):
+                if str(getattr(part, "__module__", "")).startswith("tests."):
+                    waiting += vars(part).values() if isinstance(part, type) else [part]
+
+
+def _named_by(function: Any) -> Iterator[tuple[str, Any]]:
+    inner = function.__func__ if isinstance(function, classmethod | staticmethod) else function
+    inner = inner.fget if isinstance(inner, property) else inner
+    if not isinstance(inner, types.FunctionType):
+        return
+    codes = [inner.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        for name in code.co_names:
+            value = inner.__globals__.get(name)
+            yield name, value
+            # ``builds.run``: the attributes of a module of ours.
+            if isinstance(value, types.ModuleType) and value.__name__.startswith("tests."):
+                yield from ((part, getattr(value, part)) for part in code.co_names if hasattr(value, part))

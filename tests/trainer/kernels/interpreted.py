@@ -1,0 +1,179 @@
+"""The Triton kernels on a CPU, by Triton's interpreter, against torch in fp32; see test_interpreter.py."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from tests.trainer.models import VOCAB, small_config
+from tests.trainer.packing import pack, random_rows
+from trainer.kernels import activations, attention, norms
+from trainer.kernels.attention import (
+    Attended,
+    AttentionSpec,
+    Sequences,
+    attention_backward,
+    attention_forward,
+    rotary_cache,
+)
+from trainer.kernels.dropout import Dropout
+from trainer.kernels.table_gradient import table_gradient
+from trainer.model.attention import Kernel, PaddedLayout, Reach, fused_obstacle, rotary_table, rotate
+from trainer.model.objectives import PretrainingLoss, batch_totals
+from trainer.model.pretraining import BertPretraining
+
+HEADS = 2
+
+
+def sequences_of(lengths: list[int], longest: int) -> Sequences:
+    bounds = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    return Sequences(bounds, longest, torch.cat([torch.arange(length) for length in lengths]))
+
+
+def reference(qkv: Tensor, sequences: Sequences, window: tuple[int, int], base: float | None) -> Tensor:
+    """Attention in fp32 by the padded layout."""
+    tokens = qkv.shape[0]
+    query, key, value = qkv.view(tokens, 3, HEADS, -1).unbind(1)
+    if base is not None:
+        table = rotary_table(sequences.positions, query.shape[-1], base)
+        query, key = rotate(query, table), rotate(key, table)
+    layout = PaddedLayout.of_packed(sequences.cu_seqlens, sequences.max_seqlen, tokens)
+    return layout.attend(query, key, value, Reach(*window), 0.0).reshape(tokens, -1)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (5, 5), (-1, 0)])
+@pytest.mark.parametrize("base", [None, 100.0])
+@pytest.mark.parametrize(("longest", "size"), [(20, 32), (130, 32), (20, 64)])
+def test_attention_and_its_gradients(
+    window: tuple[int, int], base: float | None, longest: int, size: int
+) -> None:
+    torch.manual_seed(0)
+    sequences = sequences_of([longest, 1, 0, 11], longest)
+    tokens, width = len(sequences.positions), HEADS * size
+    # In fp32: the interpreter has no products of bf16.
+    qkv = torch.randn(tokens, 3 * width, requires_grad=True)
+    dout = torch.randn(tokens, width)
+    expected = reference(qkv, sequences, window, base)
+    expected.backward(dout)
+    assert qkv.grad is not None
+    table = None if base is None else rotary_cache(size, base, longest, qkv.device)
+    spec = AttentionSpec(HEADS, window, table)
+    product = qkv.detach().clone()
+    out, logsum = attention_forward(product, sequences, spec)
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-4, atol=1e-4)
+    found, sums = attention_backward(dout, Attended(product, out, logsum), sequences, spec, bias=True)
+    torch.testing.assert_close(found, qkv.grad, rtol=1e-4, atol=1e-4)
+    assert sums is not None
+    torch.testing.assert_close(sums, qkv.grad.sum(0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("longest", [20, 150])
+def test_gradients_are_finite_however_low_all_logits_are(longest: int) -> None:
+    sequences = sequences_of([longest - 7], longest)
+    qkv = torch.zeros(longest - 7, 3 * HEADS * 32)
+    qkv[:, : HEADS * 32], qkv[:, HEADS * 32 : 2 * HEADS * 32] = 10.0, -10.0  # logits of -566
+    product = qkv + 0.01 * torch.randn(qkv.shape)
+    spec = AttentionSpec(HEADS)
+    out, logsum = attention_forward(product, sequences, spec)
+    dout = torch.randn(out.shape)
+    found, _ = attention_backward(dout, Attended(product, out, logsum), sequences, spec, bias=False)
+    assert out.isfinite().all()
+    assert found.isfinite().all()
+
+
+@pytest.mark.parametrize("p", [0.0, 0.25])
+@pytest.mark.parametrize("bias", [True, False])
+def test_residual_norm_and_its_gradients(bias: bool, p: float) -> None:
+    torch.manual_seed(0)
+    width = 96
+    x, branch, dy, dtotal = (torch.randn(37, width).bfloat16() for _ in range(4))
+    norm = norms.Norm(torch.rand(width) + 0.5, torch.randn(width) if bias else None, 1e-5)
+    dropout = Dropout(p, 77)
+    zeros = torch.zeros_like(x)
+    shown, _ = norms.residual_norm(zeros, zeros + 1, norm, dropout)
+    kept = shown.float()
+    assert (kept > 0).float().mean() > 0.6
+    wide, wide_branch = x.float().requires_grad_(), branch.float().requires_grad_()
+    gain = norm.gain.clone().requires_grad_()
+    total = wide + wide_branch * kept
+    expected = F.layer_norm(total, (width,), gain, norm.bias, 1e-5)
+    torch.autograd.backward([expected, total], [dy.float(), dtotal.float()])
+    found_total, normed = norms.residual_norm(x, branch, norm, dropout)
+    torch.testing.assert_close(found_total.float(), total, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(normed.y.float(), expected, rtol=2e-2, atol=3e-2)
+    found = norms.residual_norm_backward(dy, dtotal, found_total, norm, normed, dropout)
+    torch.testing.assert_close(found.x.float(), wide.grad, rtol=2e-2, atol=3e-2)
+    torch.testing.assert_close(found.branch.float(), wide_branch.grad, rtol=2e-2, atol=3e-2)
+    torch.testing.assert_close(found.gain, gain.grad, rtol=2e-2, atol=1e-1)
+    assert (found.bias is None) is not bias
+    if found.bias is not None and found.branch_bias is not None:
+        torch.testing.assert_close(found.bias, dy.float().sum(0), rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(found.branch_bias, found.branch.float().sum(0), rtol=2e-2, atol=1e-1)
+
+
+@pytest.mark.parametrize("tokens", [1, 128, 200, 700])
+@pytest.mark.parametrize("words", [1, 3, 400])
+def test_gradient_of_a_table(tokens: int, words: int) -> None:
+    torch.manual_seed(0)
+    rows, ids = torch.randn(tokens, 40), torch.randint(0, words, (tokens,))
+    expected = torch.zeros(words + 5, 40).index_add(0, ids, rows)
+    torch.testing.assert_close(table_gradient(rows, ids, words + 5), expected, rtol=1e-5, atol=1e-4)
+
+
+def test_geglu_and_its_gradient() -> None:
+    torch.manual_seed(0)
+    inner, dout = torch.randn(37, 2 * 72).bfloat16(), torch.randn(37, 72).bfloat16()
+    wide = inner.float().requires_grad_()
+    value, gate = wide.chunk(2, dim=-1)
+    expected = F.gelu(value) * gate
+    expected.backward(dout.float())
+    torch.testing.assert_close(activations.geglu(inner).float(), expected, rtol=2e-2, atol=1e-2)
+    found = activations.geglu_backward(dout, inner).float()
+    torch.testing.assert_close(found, wide.grad, rtol=2e-2, atol=1e-2)
+
+
+MODELS: dict[str, dict[str, Any]] = {
+    "bert": {"initializer_range": 0.1},
+    "albert": {"embedding_size": 32, "initializer_range": 0.1},
+    "modern": {},
+    "modern-pairs": {},
+    "pre-norm": {"norm": "pre", "hidden_dropout": 0.0, "activation": "gelu_tanh"},
+    "rotary-post-norm": {"initializer_range": 0.1},
+    "left-to-right": {"initializer_range": 0.1},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "short"), [*((name, attention.SHORT) for name in MODELS), pytest.param("modern", 8, id="tiles")]
+)
+def test_fused_models_equal_plain_ones(name: str, short: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention, "SHORT", short)
+    style = "bert" if name == "pre-norm" else name
+    # Of two layers, "modern" has one that sees all and one with a window.
+    fields: dict[str, Any] = {"layers": 2 if name == "modern" else 1, "max_positions": 20, **MODELS[name]}
+    batch = pack(random_rows(3, VOCAB, lengths=(7, 20), masked=(1, 5)))
+    losses, gradients = [], []
+    for fused in (True, False):
+        torch.manual_seed(0)
+        config = small_config(style, **fields)
+        model = BertPretraining(config).eval()
+        assert fused_obstacle(config, Kernel("varlen", ""), torch.bfloat16) is None
+        model.encoder.fused = fused
+        model.kernel = "varlen" if fused else "padded"
+        loss, _ = PretrainingLoss(model, 3)(batch, batch_totals([batch]))
+        states = model.hidden_states(batch)
+        loss.backward()
+        losses.append(loss.detach())
+        gradients.append({n: p.grad for n, p in model.named_parameters() if p.grad is not None})
+        assert len(states) == config.layers + 1
+    torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0)
+    assert gradients[0].keys() == gradients[1].keys()
+    largest = max(float(gradient.norm()) for gradient in gradients[1].values())
+    for parameter, fused_gradient in gradients[0].items():
+        plain = gradients[1][parameter]
+        assert fused_gradient.dtype == torch.float32
+        distance = (fused_gradient - plain).norm() / (plain.norm() + 1e-3 * largest)
+        # A softmax does not change with a constant, so the keys' bias has a gradient of rounding only.
+        assert distance < 1e-3 or parameter.endswith("qkv.bias"), (parameter, float(distance))

@@ -1,0 +1,22 @@
+"""Waits for events: their bound only ends a test that hangs, however busy the machine is."""
+
+import subprocess
+import time
+from collections.abc import Callable
+
+# Below the limit of pytest-timeout in pyproject.toml, so that a failed wait says what it waited for.
+HANG_SECONDS = 1800.0
+
+
+def wait_until(
+    condition: Callable[[], object],
+    process: "subprocess.Popen[str] | None" = None,
+    what: str = "the condition",
+) -> None:
+    """Returns once ``condition`` holds. Fails with the output of ``process`` when that ends before."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"gave up waiting for {what}"
+        if process is not None and process.poll() is not None:
+            raise AssertionError(process.communicate()[0])
+        time.sleep(0.02)

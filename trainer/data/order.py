@@ -1,0 +1,156 @@
+"""Training order as a pure function: sample number -> (epoch, pass, shard, row group, row).
+
+The build of the corpus shuffles the rows of each shard and spreads documents over shards by hash. So an
+epoch permutes the row groups, keyed by (seed, epoch), and then the rows in each window of row groups,
+keyed by (seed, epoch, window). Samples are numbered from 0 through all epochs; epoch ``e`` trains pass
+``e mod passes`` of the corpus. The global batch of a step is a range of sample numbers. So the whole state
+of a loader is one integer, a seek takes the same time at any position, and the order does not depend on
+the number of ranks.
+
+The numbers continue through the end of an epoch. So a batch may hold the last rows of one epoch and the
+first rows of the next, and no row is ever dropped. Only the last batch of a phase given in epochs can be
+smaller than the others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+
+import numpy as np
+
+from schemas.arrays import I64
+from schemas.errors import CorpusError
+from schemas.randomness import key_from_text, permutation
+
+_GROUPS_TAG = key_from_text("trainer.order", "row groups")
+_ROWS_TAG = key_from_text("trainer.order", "rows")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where samples are stored; all arrays are int64 [samples].
+
+    ``row`` counts inside the row group. ``row_id`` numbers the rows of all passes in the order of the
+    manifest. It identifies a row in every epoch, and is the key of logs and masks.
+    """
+
+    epoch: I64
+    corpus_pass: I64
+    shard: I64
+    row_group: I64
+    row: I64
+    row_id: I64
+
+    def take(self, chosen: "I64 | slice") -> "Places":
+        """The places at the indices ``chosen``."""
+        return Places(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+    def grouped(self) -> "Places":
+        """The same places sorted by pass, shard, row group and row."""
+        return self.take(np.lexsort((self.row, self.row_group, self.shard, self.corpus_pass)))
+
+
+class _PassRows:
+    """The row groups of one pass, flattened over its shards."""
+
+    def __init__(self, shards: Sequence[Sequence[int]]) -> None:
+        groups_per_shard = np.array([len(shard) for shard in shards], dtype=np.int64)
+        self.rows = np.array([rows for shard in shards for rows in shard], dtype=np.int64)
+        self.shard = np.repeat(np.arange(len(shards), dtype=np.int64), groups_per_shard)
+        first = np.cumsum(groups_per_shard) - groups_per_shard
+        self.group = np.arange(self.rows.size, dtype=np.int64) - np.repeat(first, groups_per_shard)
+        self.first_row = np.cumsum(self.rows) - self.rows
+        self.total = int(self.rows.sum())
+
+
+class _EpochOrder:
+    """One epoch: the permuted row groups, and the position at which each of them starts."""
+
+    def __init__(self, rows: _PassRows, seed: int, epoch: int, window: int) -> None:
+        self._seed, self._epoch = seed, epoch
+        self.order = permutation(rows.rows.size, seed, _GROUPS_TAG, epoch)
+        ends = np.cumsum(rows.rows[self.order])
+        self.starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])
+        self._windows = np.append(self.starts[:-1:window], self.starts[-1])
+        self._rows_of_window = lru_cache(maxsize=64)(self._permuted_rows)
+
+    def _permuted_rows(self, window: int) -> I64:
+        size = int(self._windows[window + 1] - self._windows[window])
+        return permutation(size, self._seed, _ROWS_TAG, self._epoch, window)
+
+    def shuffled(self, index: I64) -> I64:
+        """Positions inside the epoch -> positions in the concatenation of its permuted row groups."""
+        window = np.searchsorted(self._windows, index, side="right") - 1
+        flat = np.empty_like(index)
+        for number in np.unique(window):
+            chosen = window == number
+            first = self._windows[number]
+            flat[chosen] = first + self._rows_of_window(int(number))[index[chosen] - first]
+        return flat
+
+
+class SampleOrder:
+    """The order in which the rows of one sequence length are trained.
+
+    ``passes[p][s]`` lists the rows of each row group of shard ``s`` in pass ``p``. ``window`` is the
+    number of row groups whose rows are shuffled together.
+    Raises CorpusError when a pass has no row.
+    """
+
+    def __init__(self, passes: Sequence[Sequence[Sequence[int]]], seed: int, window: int = 1) -> None:
+        if window < 1:
+            raise ValueError("window must be at least 1")
+        self._passes = [_PassRows(shards) for shards in passes]
+        empty = [index for index, rows in enumerate(self._passes) if rows.total == 0]
+        if empty or not self._passes:
+            raise CorpusError(f"pass {empty[0] if empty else 0} has no rows to train on")
+        self._seed, self._window = seed, window
+        totals = np.array([rows.total for rows in self._passes], dtype=np.int64)
+        self._pass_starts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(totals)])
+        self._epoch_order = lru_cache(maxsize=2)(self._make_epoch_order)
+
+    @property
+    def passes(self) -> int:
+        """Number of passes: the number of epochs before a pass repeats."""
+        return len(self._passes)
+
+    @property
+    def cycle_rows(self) -> int:
+        """Rows of all passes together."""
+        return int(self._pass_starts[-1])
+
+    def epoch_start(self, epoch: int) -> int:
+        """The first sample number of ``epoch``."""
+        cycle, corpus_pass = divmod(epoch, self.passes)
+        return cycle * self.cycle_rows + int(self._pass_starts[corpus_pass])
+
+    def epoch_of(self, sample: int) -> int:
+        """The epoch that sample number ``sample`` belongs to."""
+        cycle, inside = divmod(sample, self.cycle_rows)
+        return cycle * self.passes + int(np.searchsorted(self._pass_starts, inside, side="right")) - 1
+
+    def _make_epoch_order(self, epoch: int) -> _EpochOrder:
+        return _EpochOrder(self._passes[epoch % self.passes], self._seed, epoch, self._window)
+
+    def locate(self, samples: I64) -> Places:
+        """The places of the sample numbers ``samples``, in their order."""
+        samples = np.asarray(samples, dtype=np.int64)
+        cycle, inside = np.divmod(samples, self.cycle_rows)
+        corpus_pass = np.searchsorted(self._pass_starts, inside, side="right") - 1
+        epoch = cycle * self.passes + corpus_pass
+        index = inside - self._pass_starts[corpus_pass]
+        shard, group, row, row_id = (np.empty_like(samples) for _ in range(4))
+        for current in np.unique(epoch):
+            chosen = epoch == current
+            rows = self._passes[int(current) % self.passes]
+            order = self._epoch_order(int(current))
+            flat = order.shuffled(index[chosen])
+            place = np.searchsorted(order.starts, flat, side="right") - 1
+            number = order.order[place]
+            shard[chosen] = rows.shard[number]
+            group[chosen] = rows.group[number]
+            row[chosen] = flat - order.starts[place]
+            row_id[chosen] = (
+                self._pass_starts[int(current) % self.passes] + rows.first_row[number] + row[chosen]
+            )
+        return Places(epoch, corpus_pass, shard, group, row, row_id)

@@ -1,0 +1,1 @@
+"""Reads and writes models: Hugging Face directories, runs, and initial weights."""

@@ -1,0 +1,178 @@
+"""The folder of a fine-tuning run: its identity, results of finished seeds, the state of an unfinished one.
+
+OUTPUT/run.json states what the results depend on. OUTPUT/seeds/seed-N.json is a finished seed,
+OUTPUT/seeds/seed-N.state one in training. OUTPUT/results.json sums up the finished seeds; it is written
+after each of them.
+"""
+
+import hashlib
+import io
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+from cluster import storage
+from schemas.errors import CheckpointError, ConfigError
+from schemas.json_text import parse_json
+from trainer.finetuning.config import FinetuneConfig
+from trainer.finetuning.tasks import EncodedSet, Figures
+
+RESULTS_NAME = "results.json"
+_RUN_NAME = "run.json"
+_SEEDS = "seeds"
+# What may change from one start to the next. What files and models hold is compared by digest, not by name.
+_FREE = {
+    "output", "seeds", "use_gpu", "log_every", "save_every", "model", "tokenizer", "files",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """One training run. ``epochs`` are the validation figures after each epoch."""
+
+    seed: int
+    best_epoch: int
+    """From 1."""
+    validation: Figures
+    test: Mapping[str, Figures]
+    epochs: tuple[Figures, ...]
+    losses: tuple[float, ...]
+    """Mean training loss of each epoch."""
+
+
+def identity_of(
+    config: FinetuneConfig, model_digest: str, sets: Mapping[str, EncodedSet], labels: Sequence[str]
+) -> dict[str, Any]:
+    """What the results depend on: settings, and digests of the weights, the labels and every set."""
+    return {
+        **config.model_dump(mode="json", exclude=_FREE),
+        "model": model_digest,
+        "labels": hashlib.sha256(json.dumps(list(labels)).encode()).hexdigest(),
+        **{f"files.{name}": _digest(data) for name, data in sets.items()},
+    }
+
+
+def _digest(data: EncodedSet) -> str:
+    digest = hashlib.sha256()
+    for encoded in data.inputs:
+        digest.update(repr((encoded.ids, encoded.type_ids, encoded.targets, encoded.example)).encode())
+    return digest.hexdigest()
+
+
+class RunFolder:
+    """The folder of a run. Only the first rank writes."""
+
+    def __init__(self, output: str) -> None:
+        self.uri = output
+        self.model_uri = storage.join(output, "model")
+
+    def open(self, identity: Mapping[str, Any], *, saves_model: bool) -> None:
+        """Claims the folder. Raises ConfigError when it holds results of other settings, or another model."""
+        uri = storage.join(self.uri, _RUN_NAME)
+        if storage.exists(uri):
+            before = _json(uri)
+            names = [*identity, *(name for name in before if name not in identity)]
+            for name in names:
+                if before.get(name) != identity.get(name):
+                    raise ConfigError(
+                        f"{uri}: this folder has results of another {name}"
+                        f"{_values(before.get(name), identity.get(name))}; choose another output, or delete"
+                        " the folder"
+                    )
+            return
+        if saves_model and storage.exists(storage.join(self.model_uri, "config.json")):
+            raise ConfigError(f"{self.model_uri}: holds another model; choose another output")
+        storage.put_bytes(uri, (json.dumps(identity, indent=1, sort_keys=True) + "\n").encode())
+
+    def finished(self, seed: int) -> SeedResult | None:
+        """The result of a seed that an earlier process finished."""
+        uri = self._uri(seed, "json")
+        return SeedResult(**_json(uri)) if storage.exists(uri) else None
+
+    def write_seed(self, result: SeedResult) -> None:
+        """Writes the result of a seed, then removes its state."""
+        raw = json.dumps(asdict(result), indent=1, sort_keys=True) + "\n"
+        storage.put_bytes(self._uri(result.seed, "json"), raw.encode())
+        storage.delete(self._uri(result.seed, "state"))
+
+    def save_state(self, seed: int, state: Mapping[str, Any]) -> None:
+        """Writes the state of a seed in training."""
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        storage.put_bytes(self._uri(seed, "state"), buffer.getvalue())
+
+    def state(self, seed: int) -> bytes | None:
+        """The saved state of a seed; None if there is none."""
+        uri = self._uri(seed, "state")
+        return storage.read_bytes(uri) if storage.exists(uri) else None
+
+    def load_state(self, raw: bytes, seed: int) -> dict[str, Any]:
+        """The state in ``raw``, on the CPU. Raises CheckpointError when it is damaged."""
+        try:
+            loaded: dict[str, Any] = torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+        except Exception as error:  # torch raises many kinds for a damaged file
+            uri = self._uri(seed, "state")
+            raise CheckpointError(f"{uri}: damaged; delete it to train the seed again") from error
+        return loaded
+
+    def write_results(self, report: Mapping[str, Any]) -> None:
+        """Writes results.json."""
+        raw = json.dumps(report, indent=1, sort_keys=True) + "\n"
+        storage.put_bytes(storage.join(self.uri, RESULTS_NAME), raw.encode())
+
+    def _uri(self, seed: int, suffix: str) -> str:
+        return storage.join(storage.join(self.uri, _SEEDS), f"seed-{seed}.{suffix}")
+
+
+def _json(uri: str) -> dict[str, Any]:
+    try:
+        data = parse_json(storage.read_bytes(uri))
+    except ValueError as error:
+        raise CheckpointError(f"{uri}: not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{uri}: must be a JSON object")
+    return data
+
+
+def _values(before: object, now: object) -> str:
+    """The two values, unless they are digests."""
+    if any(isinstance(value, str) and len(value) == 64 for value in (before, now)):
+        return ""
+    return f" ({before!r:.40}, now {now!r:.40})"
+
+
+def report_of(
+    config: FinetuneConfig, metric: str, results: Sequence[SeedResult], sizes: Mapping[str, int]
+) -> dict[str, Any]:
+    """The content of results.json: a summary over the finished seeds, and each of them."""
+    sets: dict[str, list[Figures]] = {}
+    for result in results:
+        sets.setdefault("validation", []).append(result.validation)
+        for name, figures in result.test.items():
+            sets.setdefault(f"test/{name}" if name else "test", []).append(figures)
+    return {
+        "task": config.task,
+        "metric": metric,
+        "complete": {result.seed for result in results} == set(config.seeds),
+        "examples": dict(sizes),
+        "config": config.model_dump(mode="json"),
+        "summary": {
+            name: {metric: spread([figures[metric] for figures in all_figures]) for metric in all_figures[0]}
+            for name, all_figures in sets.items()
+        },
+        "seeds": [json.loads(json.dumps(asdict(result))) for result in results],
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Median, mean, sample deviation (0 for one value) and the largest."""
+    return {
+        "median": statistics.median(values),
+        "mean": statistics.fmean(values),
+        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+        "best": max(values),
+    }

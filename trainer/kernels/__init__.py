@@ -1,0 +1,1 @@
+"""Hand-written GPU kernels: fused layers, attention, and cuBLASLt products."""

@@ -1,0 +1,242 @@
+"""The matrix products of a layer, each by the algorithm that was chosen for it, otherwise by torch.
+
+torch takes the first algorithm that cuBLASLt's heuristic names; another of the eight named is often faster.
+``choose_algorithms`` times them once, for the shapes of a model on a device. The choice is data: a run keeps
+it in its folder, all ranks use the same, and so equal seeds give equal bits after a resume as well.
+"""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from schemas.errors import BertmillError
+from trainer.kernels.cublaslt import (
+    ADD_BIAS,
+    GELU_AUX_BIAS,
+    NOTHING,
+    Algorithm,
+    CublasLt,
+    Operands,
+    Problem,
+    algorithm_from_text,
+    algorithm_to_text,
+    cublaslt,
+)
+
+_ROUNDS, _REPEATS = 3, 4
+
+Kind = Literal["forward", "gelu", "input", "input add", "weight"]
+
+
+class Product(NamedTuple):
+    """A product of a linear layer with a weight [n, k], whatever the number of tokens."""
+
+    kind: Kind
+    n: int
+    k: int
+    bias: bool = False
+
+    @property
+    def key(self) -> str:
+        """Its name in a saved choice."""
+        return f"{self.kind} {self.n}x{self.k}{' bias' if self.bias else ''}"
+
+    def problem(self, tokens: int) -> Problem:
+        """What the library computes for ``tokens`` rows."""
+        n, k = self.n, self.k
+        if self.kind == "forward":
+            return Problem(n, tokens, k, True, False, ADD_BIAS if self.bias else NOTHING)
+        if self.kind == "gelu":
+            return Problem(n, tokens, k, True, False, GELU_AUX_BIAS)
+        if self.kind == "weight":
+            return Problem(k, n, tokens, False, True, out_fp32=True)
+        return Problem(k, tokens, n, False, False, accumulate=self.kind == "input add")
+
+
+@dataclass
+class _Chosen:
+    """The algorithms in use on one device, and what they turned out to support."""
+
+    algorithms: dict[str, Algorithm] = field(default_factory=dict)
+    checked: dict[tuple[str, Problem], Algorithm | None] = field(default_factory=dict)
+
+    def of(self, product: Product, tokens: int, library: CublasLt) -> Algorithm | None:
+        """The algorithm for ``tokens`` rows; None for torch's."""
+        key, problem = product.key, product.problem(tokens)
+        if (key, problem) not in self.checked:
+            algorithm = self.algorithms.get(key)
+            supported = algorithm is not None and library.supports(problem, algorithm)
+            self.checked[key, problem] = algorithm if supported else None
+        return self.checked[key, problem]
+
+
+_chosen: dict[torch.device, _Chosen] = {}
+
+
+def use_algorithms(device: torch.device, algorithms: Mapping[str, str]) -> None:
+    """Makes the products on ``device`` use ``algorithms``, as from choose_algorithms; {} for torch's.
+
+    Raises ValueError for a text that does not describe an algorithm.
+    """
+    _chosen[device] = _Chosen({key: algorithm_from_text(text) for key, text in algorithms.items()})
+
+
+def _run(product: Product, tokens: int, operands: Operands) -> bool:
+    """Computes the product by its chosen algorithm; False when it has none."""
+    device = operands.out.device
+    chosen = _chosen.get(device)
+    if chosen is None or not chosen.algorithms or operands.a.dtype != torch.bfloat16:
+        return False
+    library = cublaslt(device)
+    algorithm = chosen.of(product, tokens, library)
+    if algorithm is None:
+        return False
+    library.run(product.problem(tokens), algorithm, operands)
+    return True
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """X W' + bias: bf16 [T, k], [n, k], [n] -> [T, n]."""
+    (n, k), tokens = weight.shape, x.shape[0]
+    out = torch.empty(tokens, n, dtype=x.dtype, device=x.device)
+    if not _run(Product("forward", n, k, bias is not None), tokens, Operands(weight, x, out, bias)):
+        if bias is None:
+            return torch.mm(x, weight.t(), out=out)
+        return torch.addmm(bias, x, weight.t(), out=out)
+    return out
+
+
+def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """GELU (by tanh) of x W' + bias, and its argument: bf16 [T, k], [n, k], [n] -> two of [T, n].
+
+    torch has no such product, so without a choice the library's first candidate computes it. Raises
+    BertmillError when the library has none.
+    """
+    (n, k), tokens = weight.shape, x.shape[0]
+    before = torch.empty(tokens, n, dtype=x.dtype, device=x.device)
+    out = torch.empty_like(before)
+    if x.dtype != torch.bfloat16:
+        torch.addmm(bias, x, weight.t(), out=before)
+        return F.gelu(before, approximate="tanh"), before
+    product, operands = Product("gelu", n, k, True), Operands(weight, x, out, bias, before)
+    if not _run(product, tokens, operands):
+        library, problem = cublaslt(x.device), product.problem(tokens)
+        library.run(problem, _first_candidate(library, problem), operands)
+    return out, before
+
+
+_first: dict[Problem, Algorithm] = {}
+
+
+def _first_candidate(library: CublasLt, problem: Problem) -> Algorithm:
+    if problem not in _first:
+        candidates = library.candidates(problem)
+        if not candidates:
+            raise BertmillError(f"kernels: cuBLASLt has no algorithm for {problem}; set kernels to plain")
+        _first[problem] = candidates[0]
+    return _first[problem]
+
+
+def input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
+    """Dy W: bf16 [T, n], [n, k] -> [T, k]."""
+    (n, k), tokens = weight.shape, dy.shape[0]
+    out = torch.empty(tokens, k, dtype=dy.dtype, device=dy.device)
+    if not _run(Product("input", n, k), tokens, Operands(weight, dy, out)):
+        return torch.mm(dy, weight, out=out)
+    return out
+
+
+def add_input_gradient(total: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
+    """``total`` bf16 [T, k], to which dy W was added in place."""
+    n, k = weight.shape
+    if not _run(Product("input add", n, k), dy.shape[0], Operands(weight, dy, total)):
+        return total.addmm_(dy, weight)
+    return total
+
+
+def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
+    """Dy' x in fp32: bf16 [T, n], [T, k] -> [n, k]."""
+    n, k = dy.shape[1], x.shape[1]
+    if dy.dtype == torch.float32:
+        return torch.mm(dy.t(), x)
+    out = torch.empty(n, k, dtype=torch.float32, device=dy.device)
+    if not _run(Product("weight", n, k), dy.shape[0], Operands(x, dy, out)):
+        return torch.mm(dy.t(), x, out_dtype=torch.float32)
+    return out
+
+
+def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.device) -> dict[str, str]:
+    """The fastest of the library's candidates for each product at ``tokens`` rows: key -> algorithm.
+
+    Takes about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
+    """
+    library = cublaslt(device)
+    chosen = {}
+    for product in products:
+        problem, operands = product.problem(tokens), _random_operands(product, tokens, device)
+        candidates = library.candidates(problem)
+        if candidates:
+            times = _times(library, problem, candidates, operands)
+            chosen[product.key] = algorithm_to_text(candidates[times.index(min(times))])
+    return chosen
+
+
+def _random_operands(product: Product, tokens: int, device: torch.device) -> Operands:
+    """Operands of the product's shape. Not zeros, on which a GPU is faster than on data."""
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, dtype=torch.bfloat16, generator=generator)
+
+    generator = torch.Generator(device).manual_seed(0)  # the run's own random numbers stay as they are
+    n, k = product.n, product.k
+    if product.kind == "weight":
+        return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
+    if product.kind in ("input", "input add"):
+        return Operands(random(n, k), random(tokens, n), random(tokens, k))
+    aux = random(tokens, n) if product.kind == "gelu" else None
+    return Operands(
+        random(n, k), random(tokens, k), random(tokens, n), random(n) if product.bias else None, aux
+    )
+
+
+def _times(
+    library: CublasLt, problem: Problem, candidates: list[Algorithm], operands: Operands
+) -> list[float]:
+    """Milliseconds of each candidate: medians of rounds in turn, so that the GPU is as warm for each."""
+    rounds = [[_milliseconds(library, problem, one, operands) for one in candidates] for _ in range(_ROUNDS)]
+    return [statistics.median(column) for column in zip(*rounds, strict=True)]
+
+
+def _milliseconds(library: CublasLt, problem: Problem, algorithm: Algorithm, operands: Operands) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    library.run(problem, algorithm, operands)
+    start.record()
+    for _ in range(_REPEATS):
+        library.run(problem, algorithm, operands)
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))
+
+
+def products_of_layer(
+    hidden: int, inner: int, *, gated: bool, tanh: bool, bias: bool, pre_norm: bool
+) -> list[Product]:
+    """Every product of an encoder layer, forward and backward."""
+    shapes = {"qkv": (3 * hidden, hidden), "output": (hidden, hidden)}
+    shapes |= {"up": (2 * inner if gated else inner, hidden), "down": (hidden, inner)}
+    found = []
+    for name, (n, k) in shapes.items():
+        in_epilogue = name == "up" and tanh and bias
+        # The gradients of a sublayer's input: in a post-norm layer they are added to those of the residual.
+        adds = name in ("qkv", "up") and not pre_norm
+        found += [
+            Product("gelu" if in_epilogue else "forward", n, k, bias),
+            Product("input add" if adds else "input", n, k),
+            Product("weight", n, k),
+        ]
+    return found

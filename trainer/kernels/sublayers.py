@@ -1,0 +1,110 @@
+"""The two sublayers of an encoder layer, attention and feed-forward, each with its backward pass.
+
+Plain functions on bf16 tensors [T, width]; ``layer`` puts norms and residual sums around them. Gradients of
+matrices and biases are fp32. The formulas are those of trainer/model/encoder.py.
+"""
+
+from typing import Literal, NamedTuple
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from trainer.kernels.activations import geglu, geglu_backward, gelu_backward
+from trainer.kernels.attention import (
+    Attended,
+    AttentionSpec,
+    Sequences,
+    attention_backward,
+    attention_forward,
+)
+from trainer.kernels.products import (
+    add_input_gradient,
+    input_gradient,
+    linear,
+    linear_gelu,
+    weight_gradient,
+)
+
+Activation = Literal["gelu", "gelu_tanh", "geglu"]
+
+
+class Linear(NamedTuple):
+    """A linear layer: weight bf16 [n, k] and bias bf16 [n]."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class SublayerGradients(NamedTuple):
+    """Of a sublayer's input bf16 [T, width] and of its parameters fp32; None where there is no bias.
+
+    The bias of the last product is not among them: the norm's backward pass sums its gradient.
+    """
+
+    x: Tensor
+    first_weight: Tensor
+    first_bias: Tensor | None
+    second_weight: Tensor
+
+
+def attend(
+    x: Tensor, qkv: Linear, output: Linear, sequences: Sequences, spec: AttentionSpec
+) -> tuple[Tensor, Attended]:
+    """Multi-head attention [T, width] -> [T, width], and what its backward pass needs."""
+    product = linear(x, qkv.weight, qkv.bias)
+    mixed, logsum = attention_forward(product, sequences, spec)
+    return linear(mixed, output.weight, output.bias), Attended(product, mixed, logsum)
+
+
+def attend_backward(
+    dy: Tensor, x: Tensor, attended: Attended, qkv: Linear, output: Linear,
+    sequences: Sequences, spec: AttentionSpec, residual: Tensor | None,
+) -> SublayerGradients:  # fmt: skip
+    """The gradients of attend for ``dy``. ``residual`` is a gradient of x from elsewhere, overwritten."""
+    d_output = weight_gradient(dy, attended.out)
+    d_mixed = input_gradient(dy, output.weight)
+    dqkv, d_bias = attention_backward(d_mixed, attended, sequences, spec, bias=qkv.bias is not None)
+    d_qkv = weight_gradient(dqkv, x)
+    dx = _input_gradient(dqkv, qkv.weight, residual)
+    return SublayerGradients(dx, d_qkv, d_bias, d_output)
+
+
+class Fed(NamedTuple):
+    """What the feed-forward sublayer keeps: its activation's argument and result."""
+
+    before: Tensor
+    inner: Tensor
+
+
+def feed_forward(x: Tensor, up: Linear, down: Linear, activation: Activation) -> tuple[Tensor, Fed]:
+    """Up, activation, down: [T, width] -> [T, width], and what its backward pass needs."""
+    if activation == "gelu_tanh" and up.bias is not None:
+        inner, before = linear_gelu(x, up.weight, up.bias)
+    else:
+        before = linear(x, up.weight, up.bias)
+        approximate = "tanh" if activation == "gelu_tanh" else "none"
+        inner = geglu(before) if activation == "geglu" else F.gelu(before, approximate=approximate)
+    return linear(inner, down.weight, down.bias), Fed(before, inner)
+
+
+def feed_forward_backward(
+    dy: Tensor, x: Tensor, fed: Fed, up: Linear, down: Linear, activation: Activation, residual: Tensor | None
+) -> SublayerGradients:
+    """The gradients of feed_forward for ``dy``; ``residual`` as in attend_backward."""
+    d_down = weight_gradient(dy, fed.inner)
+    d_inner = input_gradient(dy, down.weight)
+    d_bias: Tensor | None
+    if activation == "geglu":
+        d_before = geglu_backward(d_inner, fed.before)
+        d_bias = None if up.bias is None else d_before.sum(0, dtype=d_down.dtype)
+    else:
+        d_before, d_bias = gelu_backward(d_inner, fed.before, tanh=activation == "gelu_tanh")
+    d_up = weight_gradient(d_before, x)
+    dx = _input_gradient(d_before, up.weight, residual)
+    return SublayerGradients(dx, d_up, d_bias if up.bias is not None else None, d_down)
+
+
+def _input_gradient(dy: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:
+    if residual is None:
+        return input_gradient(dy, weight)
+    return add_input_gradient(residual, dy, weight)

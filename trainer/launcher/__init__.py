@@ -1,0 +1,1 @@
+"""Starts the ranks under Ray Train; the only package that imports it."""

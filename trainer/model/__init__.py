@@ -1,0 +1,1 @@
+"""The network: configuration, encoder, attention, pretraining heads and objectives."""

@@ -1,0 +1,110 @@
+"""The whole encoder with the fused layers: embeddings, layers of either norm, the final norm."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from trainer.kernels.attention import AttentionSpec, Sequences, rotary_cache
+from trainer.kernels.layer import (
+    LayerSpec,
+    fused_embeddings,
+    fused_final_norm,
+    fused_post_norm_layer,
+    fused_pre_norm_layer,
+)
+from trainer.model.attention import VarlenLayout, reach_of
+from trainer.model.config import ModelConfig
+
+
+def fused_encoder(
+    encoder: Any, ids: Tensor, segments: Tensor, positions: Tensor, layout: VarlenLayout,
+    kept: list[Tensor] | None,
+) -> Tensor:  # fmt: skip
+    """The last hidden states [T, hidden] of ``encoder``, an encoder.Encoder, in autocast's type.
+
+    All hidden states are put into ``kept``, if given. Raises BertmillError when cuBLASLt refuses.
+    """
+    config: ModelConfig = encoder.config
+    sequences = Sequences(layout.cu_seqlens, layout.max_seqlen, positions)
+    specs = _specs(config, layout.max_seqlen, ids.device, training=encoder.training)
+    hidden = fused_embeddings(ids, segments, sequences, specs[False], encoder.embeddings)
+    if encoder.embeddings.projection is not None:
+        hidden = encoder.embeddings.projection(hidden)
+    if kept is not None:
+        kept.append(hidden)
+    layers = _pre_norm_layers if config.norm == "pre" else _post_norm_layers
+    return layers(encoder, hidden, sequences, specs, kept)
+
+
+def _specs(
+    config: ModelConfig, max_seqlen: int, device: torch.device, *, training: bool
+) -> dict[bool, LayerSpec]:
+    """What a global (False) and a local (True) layer compute."""
+    specs = {}
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
+    for local in (False, True):
+        reach, table = reach_of(config, local=local and config.local_window > 0), None
+        if config.positions == "rotary":
+            base = config.rotary_base_local if local else config.rotary_base
+            table = rotary_cache(config.head_size, base, max_seqlen, device)
+        attention = AttentionSpec(config.heads, (reach.before, reach.after), table)
+        dropout = config.hidden_dropout if training else 0.0
+        specs[local] = LayerSpec(attention, config.activation, config.norm_eps, dropout, dtype)
+    return specs
+
+
+def _layers(encoder: Any, specs: dict[bool, LayerSpec]) -> list[tuple[Any, LayerSpec]]:
+    """Each layer and what it computes."""
+    config = encoder.config
+    return [
+        (encoder.layers[0 if config.share_layers else number], specs[config.is_local(number)])
+        for number in range(config.layers)
+    ]
+
+
+def _recomputes(encoder: Any, number: int) -> bool:
+    return bool(encoder.training and number < encoder.recompute_layers)
+
+
+def _recomputed(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """The layer with its activations computed again in the backward pass; dropout draws the same masks."""
+    return partial(checkpoint, layer, use_reentrant=False)
+
+
+def _post_norm_layers(
+    encoder: Any,
+    hidden: Tensor,
+    sequences: Sequences,
+    specs: dict[bool, LayerSpec],
+    kept: list[Tensor] | None,
+) -> Tensor:
+    for number, (layer, spec) in enumerate(_layers(encoder, specs)):
+        run = _recomputed(fused_post_norm_layer) if _recomputes(encoder, number) else fused_post_norm_layer
+        hidden = run(hidden, sequences, spec, layer)
+        if kept is not None:
+            kept.append(hidden)
+    return hidden
+
+
+def _pre_norm_layers(
+    encoder: Any,
+    hidden: Tensor,
+    sequences: Sequences,
+    specs: dict[bool, LayerSpec],
+    kept: list[Tensor] | None,
+) -> Tensor:
+    residual, branch = hidden, None
+    for number, (layer, spec) in enumerate(_layers(encoder, specs)):
+        if kept is not None and branch is not None:
+            kept.append(residual + branch)
+        run = _recomputed(fused_pre_norm_layer) if _recomputes(encoder, number) else fused_pre_norm_layer
+        residual, branch = run(residual, branch, sequences, spec, layer)
+    assert branch is not None  # noqa: S101 - a model has a layer
+    hidden = fused_final_norm(residual, branch, specs[False], encoder.final_norm)
+    if kept is not None:
+        kept.append(hidden)
+    return hidden

@@ -1,0 +1,87 @@
+"""A trial of the fused layers on the device of a run, before it depends on them.
+
+Whether a kernel compiles, fits into shared memory and computes the right thing is known only on the GPU
+itself. The trial takes the run's own widths and lengths, so what Triton compiles for it is used afterwards.
+"""
+
+import torch
+from torch import Tensor
+
+from schemas.errors import BertmillError
+from trainer.model.config import ModelConfig
+from trainer.model.microbatch import MicroBatch
+from trainer.model.pretraining import BertPretraining
+
+_TOKENS = 2048
+_VOCABULARY = 64
+# Of fused and plain hidden states or gradients; bf16 alone gives about 0.01.
+_MOST_DISTANCE = 0.1
+
+
+def fused_failure(config: ModelConfig, lengths: list[int], device: torch.device) -> str | None:
+    """Why the fused layers cannot be used with ``config`` and sequences of ``lengths``; None when they can.
+
+    Runs two layers forward and backward, and compares with the plain ones. Takes a second or two.
+    """
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):  # the run's random numbers do not depend on the trial
+        torch.manual_seed(0)
+        for length in lengths:
+            try:
+                distance = _distance(config, length, device)
+            except (BertmillError, RuntimeError, OSError) as error:
+                return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            except Exception as error:  # Triton's own errors have no common class
+                if not type(error).__module__.startswith("triton"):
+                    raise
+                return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            if not distance < _MOST_DISTANCE:
+                return f"at length {length} they differ from plain layers by {distance:.3g} (relative)"
+    return None
+
+
+def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
+    """The largest relative distance of fused from plain: of hidden states and of all gradients together."""
+    layers = 1 if config.share_layers else 2
+    small = {**config.model_dump(), "layers": layers, "vocab_size": _VOCABULARY, "hidden_dropout": 0.0}
+    # Weights large enough for every sublayer to change the hidden states as much as the embeddings do.
+    small |= {"max_positions": max(length, 8), "pair_objective": "none"}
+    small |= {"initializer_range": 1.5 * config.hidden_size**-0.5}
+    model = BertPretraining(ModelConfig.model_validate(small)).to(device)
+    model.kernel = "varlen"
+    batch = _batch(length, config.segments or 1).to(device)
+    weights = torch.randn(batch.tokens, config.hidden_size, device=device)
+    found: list[tuple[Tensor, Tensor]] = []
+    for fused in (True, False):
+        model.encoder.fused = fused
+        model.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16):
+            hidden = model.encode(batch)
+        torch.autograd.backward((hidden.float() * weights).sum())
+        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+        found.append((hidden.detach().float(), torch.cat(gradients)))
+    pairs = zip(*found, strict=True)
+    return max(float((fused - plain).norm() / plain.norm()) for fused, plain in pairs)
+
+
+def _batch(length: int, segments: int) -> MicroBatch:
+    """Sequences of ``length``, of half of it and of one token, and the rest of the tokens in more of them."""
+    lengths = [length, max(1, length // 2), 1]
+    tokens = max(_TOKENS, -(-sum(lengths) // _TOKENS) * _TOKENS)
+    rest = tokens - sum(lengths)
+    lengths += [length] * (rest // length) + [rest % length]
+    positions = torch.cat([torch.arange(one) for one in lengths])
+    count = len(lengths)
+    nothing = torch.zeros(0, dtype=torch.int64)
+    return MicroBatch(
+        input_ids=torch.randint(0, _VOCABULARY, (tokens,)),
+        token_type_ids=torch.randint(0, segments, (tokens,)),
+        position_ids=positions,
+        cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
+        max_seqlen=length,
+        masked_index=nothing,
+        masked_ids=nothing,
+        next_sentence_labels=torch.full((count,), -1),
+        sample_ids=torch.arange(count),
+        lang_ids=torch.zeros(count, dtype=torch.int64),
+    )

@@ -1,0 +1,61 @@
+"""An exponential moving average (EMA) of a model's weights."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+
+class WeightAverage:
+    """The average of the parameters of ``model``, in their precision and on their device.
+
+    After n steps the decay is min(decay, (1 + n) / (10 + n)), the rule of TensorFlow's
+    ExponentialMovingAverage: early in training the average follows the weights closely.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._model, self._decay = model, decay
+        self._weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+
+    @torch.no_grad()
+    def update(self, steps: int) -> None:
+        """Takes in the weights after ``steps`` optimizer steps; never waits for the device."""
+        decay = min(self._decay, (1 + steps) / (10 + steps))
+        current = [weight.detach() for _, weight in self._model.named_parameters()]
+        torch._foreach_lerp_(list(self._weights.values()), current, 1 - decay)
+
+    @contextmanager
+    @torch.no_grad()
+    def in_model(self) -> Iterator[None]:
+        """Exchanges the model's weights with the average, and back at the end; both keep every bit."""
+        self._exchange()
+        try:
+            yield
+        finally:
+            self._exchange()
+
+    def _exchange(self) -> None:
+        # In place and one by one: optimizer and kernels hold these tensors, and memory holds one copy more.
+        for name, weight in self._model.named_parameters():
+            before = weight.detach().clone()
+            weight.detach().copy_(self._weights[name])
+            self._weights[name].copy_(before)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Name of a parameter -> its average."""
+        return dict(self._weights)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores ``state``. Raises ValueError when it does not fit the model."""
+        if state.keys() != self._weights.keys():
+            raise ValueError(f"the average has other parameters: {min(state.keys() ^ self._weights.keys())}")
+        for name, weight in self._weights.items():
+            if state[name].shape != weight.shape or state[name].dtype != weight.dtype:
+                raise ValueError(f"the average of {name} is {state[name].dtype} {list(state[name].shape)}")
+            weight.copy_(state[name])
+
+    def restart(self) -> None:
+        """Starts again from the model's weights."""
+        self.load_state_dict({name: weight.detach() for name, weight in self._model.named_parameters()})

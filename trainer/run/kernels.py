@@ -1,0 +1,143 @@
+"""Which kernels a run uses: decided by the config, tried on every rank's device, and the same on all ranks.
+
+The choice of matrix product algorithms is kept in the run's folder (``kernels.json``), so that a resumed run
+computes the same bits as one that never stopped.
+"""
+
+import json
+import logging
+from typing import Any
+
+import torch
+
+from cluster import storage
+from schemas.errors import BertmillError, ConfigError, StorageError
+from trainer.config import TrainConfig
+from trainer.distributed.ranks import Ranks
+from trainer.model.attention import Kernel, choose_kernel, fused_obstacle
+from trainer.model.config import ModelConfig
+from trainer.monitoring.start_times import use_compile_cache
+
+log = logging.getLogger(__name__)
+
+_FILE = "kernels.json"
+FUSED = Kernel("fused", "packed tokens, each layer one function, bf16 between layers")
+
+
+def precision_of(config: TrainConfig) -> torch.dtype:
+    """The type in which the network computes."""
+    return torch.bfloat16 if config.precision == "bf16" else torch.float32
+
+
+def planned_kernel(config: TrainConfig, model: ModelConfig, device: torch.device) -> Kernel:
+    """The kernels of ``model`` on ``device``, without trying them. Raises ConfigError for impossible ones."""
+    kernel = choose_kernel(model, device, precision_of(config))
+    if config.kernels == "plain":
+        return kernel
+    obstacle = fused_obstacle(model, kernel, precision_of(config))
+    if obstacle is None:
+        return FUSED
+    if config.kernels == "fused":
+        raise ConfigError(f"kernels: fused layers are not possible: {obstacle}")
+    return kernel
+
+
+def choose_kernels(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> Kernel:
+    """The kernels that all ranks use: the planned ones if they pass a trial on every device, else plain ones.
+
+    Chooses the product algorithms of fused layers, too. Raises ConfigError on all ranks when the config asks
+    for unavailable kernels.
+    """
+    kernel, error = None, None
+    try:
+        if config.compile:
+            use_compile_cache(config.compile_cache)
+        kernel = planned_kernel(config, model, ranks.device)
+    except ConfigError as caught:
+        error = caught
+    ranks.fail_together(error)
+    assert kernel is not None  # noqa: S101 - or an error was raised
+    fused = ranks.sum_on_host([int(kernel.name == FUSED.name)])[0]
+    failure = None
+    if kernel.name == FUSED.name:
+        failure = "not possible on another rank" if fused < ranks.world_size else _trial(config, model, ranks)
+    failures = ranks.sum_on_host([int(failure is not None)])[0]
+    if not failures:
+        if kernel.name == FUSED.name:
+            _use_algorithms(config, model, run_uri, ranks)
+        return kernel
+    reason = f"the trial of fused layers failed: {failure or 'on another rank'}"
+    if config.kernels == "fused":
+        ranks.fail_together(ConfigError(f"kernels: {reason}"))
+    if failure is not None:
+        log.warning("kernels: %s; training with plain layers", reason)
+    plain = choose_kernel(model, ranks.device, precision_of(config))
+    return plain._replace(reason=reason)
+
+
+def _trial(config: TrainConfig, model: ModelConfig, ranks: Ranks) -> str | None:
+    from trainer.model.kernel_check import fused_failure
+
+    lengths = sorted({phase.max_seq_length for phase in config.phases})
+    return fused_failure(model, lengths, ranks.device)
+
+
+def _use_algorithms(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> None:
+    """Makes all ranks use the saved algorithms, or those that rank 0 chooses and saves now."""
+    from trainer.kernels.cublaslt import cublaslt
+    from trainer.kernels.products import use_algorithms
+
+    device = torch.cuda.get_device_name(ranks.device)
+    version = cublaslt(ranks.device).version
+    choice: dict[str, Any] = {}
+    if ranks.rank == 0:
+        tokens = max(phase.micro_batch_tokens for phase in config.phases)
+        about = {"device": device, "cublaslt": version, "tokens": tokens}
+        try:
+            choice = _saved(run_uri, about) or _new(run_uri, about, model, ranks.device)
+        except BertmillError as error:
+            log.warning("kernels: %s; torch chooses the algorithms of products", error)
+    choice = ranks.broadcast_from_rank0(choice)
+    if choice and (choice["device"], choice["cublaslt"]) != (device, version):
+        log.warning(
+            "kernels: rank %d has %s with cuBLASLt %d, rank 0 has %s with %d; torch chooses the algorithms of"
+            " its products", ranks.rank, device, version, choice["device"], choice["cublaslt"],
+        )  # fmt: skip
+        choice = {}
+    use_algorithms(ranks.device, choice.get("algorithms", {}))
+
+
+def _saved(run_uri: str, about: dict[str, Any]) -> dict[str, Any] | None:
+    """The choice in the run's folder, if it was made for the same device, library and size of micro-batch."""
+    uri = storage.join(run_uri, _FILE)
+    if not storage.exists(uri):
+        return None
+    try:
+        choice = json.loads(storage.read_bytes(uri))
+        algorithms = {str(key): str(text) for key, text in choice["algorithms"].items()}
+        valid = all(len(bytes.fromhex(text)) == 64 for text in algorithms.values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        valid, choice, algorithms = False, {}, {}
+    if not valid:
+        log.warning("kernels: %s is damaged; choosing the algorithms of products again", uri)
+        return None
+    changed = [name for name, value in about.items() if choice.get(name) != value]
+    if changed:
+        log.warning("kernels: %s differs in %s; choosing the algorithms of products again", uri, changed)
+        return None
+    return {**about, "algorithms": algorithms}
+
+
+def _new(run_uri: str, about: dict[str, Any], model: ModelConfig, device: torch.device) -> dict[str, Any]:
+    from trainer.kernels.products import choose_algorithms, products_of_layer
+
+    products = products_of_layer(
+        model.hidden_size, model.intermediate_size, gated=model.activation == "geglu",
+        tanh=model.activation == "gelu_tanh", bias=model.bias, pre_norm=model.norm == "pre",
+    )  # fmt: skip
+    choice = {**about, "algorithms": choose_algorithms(products, about["tokens"], device)}
+    try:
+        storage.put_bytes(storage.join(run_uri, _FILE), json.dumps(choice, indent=1).encode())
+    except StorageError as error:
+        log.warning("kernels: the choice of algorithms could not be saved: %s", error)
+    return choice
