@@ -43,7 +43,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions."""
     # torch is imported where a command needs it: the other commands should not wait for it.
-    from trainer.finetuning.predict import Predictor, lines_of
+    from trainer.finetuning.saved.predict import Predictor, lines_of
 
     predictor = Predictor(
         arguments.model,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from schemas.errors import InputError
-from trainer.finetuning.text_files import read_text
+from trainer.finetuning.inputs.text_files import read_text
 
 _COMPRESSED = ("", ".xz", ".gz", ".bz2")
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from schemas.errors import InputError
 from trainer.export.load_model import load_model
 from trainer.export.tokenizer_folder import load_tokenizer
-from trainer.finetuning.data import TextExample
-from trainer.finetuning.encoding import Encoded, encode_texts, pack_encoded
-from trainer.finetuning.text_files import read_text
+from trainer.finetuning.inputs.encoding import Encoded, encode_texts, pack_encoded
+from trainer.finetuning.inputs.examples import TextExample
+from trainer.finetuning.inputs.text_files import read_text
 from trainer.model.pretraining import BertPretraining
 
 _BATCH = 64

@@ -12,7 +12,8 @@ import yaml
 from cluster.jobs.config_file import load_config
 from tests.infra.tools import ROOT
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.data import Columns, read_table
+from trainer.finetuning.inputs.examples import Columns
+from trainer.finetuning.inputs.sentences import read_table
 
 PAGES = sorted((ROOT / "docs").glob("**/*.md"))
 TUTORIALS = ROOT / "configs" / "tutorials"

@@ -6,8 +6,8 @@ from pydantic import Field, model_validator
 
 from cluster.jobs.paths import Location
 from trainer.config import Positive, Precision, Section
-from trainer.finetuning.data import Column
-from trainer.finetuning.features import Choice
+from trainer.finetuning.heads.features import Choice
+from trainer.finetuning.inputs.examples import Column
 
 Task = Literal["classification", "regression", "tokens", "spans"]
 Metric = Literal[

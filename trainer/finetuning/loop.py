@@ -15,12 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from schemas.randomness import draws, key_from_text, permutation
 from trainer.distributed.ranks import Ranks
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.encoding import Encoded, pack_encoded
-from trainer.finetuning.inference import head_outputs
-from trainer.finetuning.model import TaskModel, freeze, reinitialize, with_dropout
+from trainer.finetuning.heads.inference import head_outputs
+from trainer.finetuning.heads.model import TaskModel, freeze, reinitialize, with_dropout
+from trainer.finetuning.inputs.encoding import Encoded, pack_encoded
 from trainer.finetuning.progress import Clock, EpochDone, Event, StepDone
 from trainer.finetuning.results import RunFolder, SeedResult
-from trainer.finetuning.tasks import EncodedSet, Figures, TaskKind
+from trainer.finetuning.tasks.kinds import EncodedSet, Figures, TaskKind
 from trainer.model.pretraining import BertPretraining
 from trainer.optim.optimizers import build_optimizer, set_learning_rate
 from trainer.optim.schedule import LRSchedule, steps_of

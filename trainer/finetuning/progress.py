@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from trainer.finetuning.tasks import Figures
+from trainer.finetuning.tasks.kinds import Figures
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from cluster import storage
 from schemas.errors import CheckpointError, ConfigError
 from schemas.json_text import parse_json
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.tasks import EncodedSet, Figures
+from trainer.finetuning.tasks.kinds import EncodedSet, Figures
 
 RESULTS_NAME = "results.json"
 _RUN_NAME = "run.json"

@@ -8,11 +8,12 @@ from trainer.distributed.ranks import Ranks, pick_device, single_rank
 from trainer.export.load_model import SavedModel, content_digest, load_model
 from trainer.export.tokenizer_folder import load_tokenizer
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.export import TaskSettings, check_task_export, export_task_model
 from trainer.finetuning.loop import SeedTraining, Stopped, steps_per_epoch
 from trainer.finetuning.progress import Clock, Event, SeedDone
 from trainer.finetuning.results import RESULTS_NAME, RunFolder, SeedResult, identity_of, report_of
-from trainer.finetuning.tasks import KINDS, EncodedSet, TaskKind
+from trainer.finetuning.saved.export import check_task_export, export_task_model
+from trainer.finetuning.saved.settings import TaskSettings
+from trainer.finetuning.tasks.kinds import KINDS, EncodedSet, TaskKind
 
 __all__ = ["RESULTS_NAME", "finetune"]
 

@@ -12,10 +12,10 @@ from tests.trainer.models import VOCAB, small_model
 from tests.trainer.packing import pack, random_rows
 from trainer.export.tokenizer_folder import load_tokenizer
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.data import QuestionExample
-from trainer.finetuning.encoding import encode_questions
-from trainer.finetuning.features import FeatureMix, extract_features
-from trainer.finetuning.model import TaskModel, freeze, reinitialize
+from trainer.finetuning.heads.features import FeatureMix, extract_features
+from trainer.finetuning.heads.model import TaskModel, freeze, reinitialize
+from trainer.finetuning.inputs.encoding import encode_questions
+from trainer.finetuning.inputs.examples import QuestionExample
 from trainer.finetuning.run import finetune
 
 WORDS = ["cat", "dog", "mat", "sat", "ran", "on", "w3", "w4", "w5", "w6"]

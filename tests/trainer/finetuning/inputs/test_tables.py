@@ -13,7 +13,8 @@ import pytest
 
 from schemas.errors import BertmillError, InputError
 from tests.trainer.finetuning.test_run import config, words
-from trainer.finetuning.data import Columns, TextExample, read_table
+from trainer.finetuning.inputs.examples import Columns, TextExample
+from trainer.finetuning.inputs.sentences import read_table
 from trainer.finetuning.run import finetune
 
 TEXTS = ['He said "no", twice.', "two\nlines", "ein Satz", "#4\tübrig"]

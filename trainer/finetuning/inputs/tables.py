@@ -17,7 +17,7 @@ import pyarrow as pa
 from cluster import storage
 from schemas.errors import InputError
 from schemas.json_text import parse_json
-from trainer.finetuning.text_files import plain_suffix, read_text
+from trainer.finetuning.inputs.text_files import plain_suffix, read_text
 
 HUB_SCHEME = "datasets://"
 

@@ -11,7 +11,7 @@ import scipy.stats
 import seqeval.metrics
 import sklearn.metrics
 
-from trainer.finetuning import metrics
+from trainer.finetuning.tasks import metrics
 
 SEEDS = range(60)
 _BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]

@@ -8,7 +8,7 @@ from tokenizers import Encoding, Tokenizer
 
 from schemas.errors import InputError
 from schemas.labels import NO_LABEL
-from trainer.finetuning.data import QuestionExample, TaggedExample, TextExample
+from trainer.finetuning.inputs.examples import QuestionExample, TaggedExample, TextExample
 from trainer.model.microbatch import MicroBatch
 
 

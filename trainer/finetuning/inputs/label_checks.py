@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from schemas.errors import InputError
-from trainer.finetuning.data import QuestionExample, TaggedExample, TextExample
+from trainer.finetuning.inputs.examples import QuestionExample, TaggedExample, TextExample
 
 _WORD_HEADERS = {"word", "words", "token", "tokens", "form"}
 _TAG_HEADERS = {"tag", "tags", "label", "labels", "ner", "ner_tags", "pos", "pos_tags", "upos"}

@@ -9,8 +9,8 @@ import transformers
 
 from schemas.errors import BertmillError
 from tests.trainer.finetuning.test_run import config, question_file, sentences, tag_file, words
-from trainer.finetuning.predict import Predictor, lines_of
 from trainer.finetuning.run import finetune
+from trainer.finetuning.saved.predict import Predictor, lines_of
 
 
 @pytest.fixture(scope="module")

@@ -10,21 +10,22 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from schemas.errors import ConfigError, InputError
-from trainer.finetuning import metrics as task_metrics
-from trainer.finetuning.answers import best_answers
 from trainer.finetuning.config import METRICS, FinetuneConfig, Metric
-from trainer.finetuning.data import (
-    Columns,
-    QuestionExample,
-    TaggedExample,
-    TextExample,
-    read_squad,
-    read_table,
-    read_tagged,
+from trainer.finetuning.heads.model import HeadKind
+from trainer.finetuning.inputs.encoding import Encoded, encode_questions, encode_tagged, encode_texts
+from trainer.finetuning.inputs.examples import Columns, QuestionExample, TaggedExample, TextExample
+from trainer.finetuning.inputs.label_checks import (
+    check_answers,
+    check_classes,
+    check_tags,
+    is_first_row,
+    number_of,
 )
-from trainer.finetuning.encoding import Encoded, encode_questions, encode_tagged, encode_texts
-from trainer.finetuning.label_checks import check_answers, check_classes, check_tags, is_first_row, number_of
-from trainer.finetuning.model import HeadKind
+from trainer.finetuning.inputs.questions import read_squad
+from trainer.finetuning.inputs.sentences import read_table
+from trainer.finetuning.inputs.words import read_tagged
+from trainer.finetuning.tasks import metrics as task_metrics
+from trainer.finetuning.tasks.answers import best_answers
 
 Figures = dict[str, float]
 

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 
 from schemas.errors import InputError
-from trainer.finetuning.data import Columns, read_conll, read_squad, read_table
+from trainer.finetuning.inputs.examples import Columns
+from trainer.finetuning.inputs.questions import read_squad
+from trainer.finetuning.inputs.sentences import read_table
+from trainer.finetuning.inputs.words import read_conll
 
 
 def write(folder: Path, text: str, name: str = "file.tsv") -> str:

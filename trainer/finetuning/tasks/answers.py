@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from trainer.finetuning.data import QuestionExample
-from trainer.finetuning.encoding import Encoded
+from trainer.finetuning.inputs.encoding import Encoded
+from trainer.finetuning.inputs.examples import QuestionExample
 
 
 def best_answers(

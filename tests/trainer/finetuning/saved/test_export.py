@@ -15,9 +15,9 @@ from tests.trainer.models import VOCAB, small_config, small_model
 from tests.trainer.packing import pack, random_rows
 from tests.trainer.tokenizers_for_tests import write_tokenizer
 from trainer.export.directory import ModelCard, export_model
-from trainer.finetuning.export import check_task_export, export_task_model
-from trainer.finetuning.model import TaskModel
+from trainer.finetuning.heads.model import TaskModel
 from trainer.finetuning.run import finetune
+from trainer.finetuning.saved.export import check_task_export, export_task_model
 from trainer.model.pretraining import BertPretraining
 
 ROWS = random_rows(6, VOCAB, lengths=(4, 20))

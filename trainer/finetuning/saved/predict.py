@@ -11,11 +11,14 @@ from cluster import storage
 from schemas.errors import ConfigError, InputError
 from trainer.distributed.ranks import pick_device, single_rank
 from trainer.export.tokenizer_folder import load_tokenizer
-from trainer.finetuning.answers import best_answers
-from trainer.finetuning.data import Column, Columns, TaggedExample, read_squad, read_table, read_tagged
-from trainer.finetuning.encoding import encode_questions, encode_tagged, encode_texts
-from trainer.finetuning.export import LoadedTask
-from trainer.finetuning.inference import head_outputs
+from trainer.finetuning.heads.inference import head_outputs
+from trainer.finetuning.inputs.encoding import encode_questions, encode_tagged, encode_texts
+from trainer.finetuning.inputs.examples import Column, Columns, TaggedExample
+from trainer.finetuning.inputs.questions import read_squad
+from trainer.finetuning.inputs.sentences import read_table
+from trainer.finetuning.inputs.words import read_tagged
+from trainer.finetuning.saved.load import LoadedTask
+from trainer.finetuning.tasks.answers import best_answers
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.finetuning.metrics import (
+from trainer.finetuning.tasks.metrics import (
     accuracy,
     answer_f1,
     entities,

@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainer.distributed.ranks import Ranks
-from trainer.finetuning.encoding import Encoded, pack_encoded
-from trainer.finetuning.model import TaskModel
+from trainer.finetuning.heads.model import TaskModel
+from trainer.finetuning.inputs.encoding import Encoded, pack_encoded
 
 _BATCH = 64
 

@@ -12,7 +12,9 @@ import pytest
 
 from schemas.errors import InputError
 from tests.trainer.finetuning.test_run import config, words
-from trainer.finetuning.data import TaggedExample, read_conll, read_squad, read_tagged
+from trainer.finetuning.inputs.examples import TaggedExample
+from trainer.finetuning.inputs.questions import read_squad
+from trainer.finetuning.inputs.words import read_conll, read_tagged
 from trainer.finetuning.run import finetune
 
 SENTENCES = [(["EU", "rejects", "a call"], ["B-ORG", "O", "O"]), (["'#'", '"x"'], ["O", "B-ORG"])]

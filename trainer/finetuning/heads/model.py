@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from schemas.errors import ConfigError
-from trainer.finetuning.features import Choice, FeatureMix
+from trainer.finetuning.heads.features import Choice, FeatureMix
 from trainer.model.config import ModelConfig
 from trainer.model.encoder import initialize
 from trainer.model.microbatch import MicroBatch

@@ -1,0 +1,1 @@
+"""Encoders with the head of a task."""

@@ -1,0 +1,1 @@
+"""Labeled examples from files, their checks, and their tokens."""

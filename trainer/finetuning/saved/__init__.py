@@ -1,0 +1,1 @@
+"""Fine-tuned models as Hugging Face directories, and their predictions."""
