@@ -16,7 +16,7 @@ from schemas.errors import StorageError
 logger = logging.getLogger(__name__)
 
 _PREFIX = "scratch-"
-_OURS = re.compile(rf"{_PREFIX}[a-z0-9_]+")
+_OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 _LOCK = ".lock"
 """In a folder: locked while its owner lives. Beside the folders: locked while one is made or swept."""
 

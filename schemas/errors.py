@@ -26,6 +26,10 @@ class StorageError(BertmillError):
     """A storage call that failed after its retries or that the credentials do not permit."""
 
 
+class StorageFullError(StorageError):
+    """A disk or a bucket without room for what is written: it is full, or its quota is used up."""
+
+
 class CorpusError(BertmillError):
     """A corpus (manifest, shard, vocabulary, marker) that contradicts itself or its reader."""
 

@@ -4,6 +4,7 @@
 
     "pass"         forwarded
     "503"          answered with 503 SlowDown, not forwarded; likewise any three digits
+    "403 Code"     answered with the code instead of the usual one
     "reset"        the connection is reset before anything is forwarded
     "lost"         forwarded, then the connection is reset: the work is done, the answer is lost
     "cut"          forwarded, then reset in the middle of the answer's body
@@ -82,8 +83,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         action = self.proxy.decide(self.command, self.path)
         body = self._body()
-        if action.isdigit():
-            self._answer(int(action), _ERROR % _CODES.get(action, b"InternalError"))
+        status, _, code = action.partition(" ")
+        if status.isdigit():
+            self._answer(int(status), _ERROR % (code.encode() or _CODES.get(status, b"InternalError")))
         elif action == "reset":
             self._reset()
         else:

@@ -64,13 +64,16 @@ def _blob(uri: str) -> Any:
 def is_transient(error: BaseException) -> bool:
     """Whether the same request may succeed later."""
     api = _library("google.api_core.exceptions")
-    transport = _library("google.auth.exceptions").TransportError
+    auth = _library("google.auth.exceptions")
+    if isinstance(error, auth.RefreshError):
+        # The metadata server of the machine did not answer.
+        return bool(error.retryable) or isinstance(error.__cause__, auth.TransportError)
     return isinstance(
         error,
         api.ServerError
         | api.TooManyRequests
         | api.RetryError
-        | transport
+        | auth.TransportError
         | requests.ConnectionError
         | requests.Timeout
         | requests.exceptions.ChunkedEncodingError

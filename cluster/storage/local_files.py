@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from cluster.storage.entries import FileInfo
-from schemas.errors import StorageError
+from schemas.errors import StorageError, StorageFullError
 
 _TEMPORARY = ".part-"
 """Marks a file that is being written. Listings omit it, as an object store would."""
@@ -27,6 +27,7 @@ def path_of(uri: str) -> Path:
 
 
 _WRITING = ("write", "create")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -41,7 +42,19 @@ def _errors(uri: str, operation: str) -> Iterator[None]:
         raise FileNotFoundError(uri) from error
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise StorageError(f"{uri}: {operation}: {reason}") from error
+        kind = StorageFullError if is_full(error) else StorageError
+        raise kind(f"{uri}: {operation}: {reason}") from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether a write failed for lack of room. Libraries that are no Python keep only the text of the error.
+
+    >>> is_full(OSError(28, "No space left on device")), is_full(RuntimeError("Disk quota exceeded (122)"))
+    (True, True)
+    """
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno in _FULL
+    return any(os.strerror(number) in str(error) for number in _FULL)
 
 
 def read_bytes(uri: str) -> bytes:

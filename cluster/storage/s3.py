@@ -1,10 +1,9 @@
-"""S3-compatible object storage, configured by the four AWS variables alone.
+"""S3-compatible object storage, configured by the four AWS variables, or by the credentials of a machine.
 
 s3:// uses boto3 rather than smart-open, because conditional puts need the call itself, and a stream must
 keep to the version of the object that it opened (If-Match), which smart-open's reader does not.
 """
 
-import http.client
 import os
 import secrets
 import threading
@@ -14,15 +13,14 @@ from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
 import boto3.session
-from boto3.exceptions import RetriesExceededError, S3UploadFailedError
+from boto3.exceptions import S3UploadFailedError
 from boto3.s3.transfer import TransferConfig
 from botocore import exceptions as botocore_errors
 from botocore.config import Config
-from botocore.parsers import ResponseParserError
-from urllib3.exceptions import HTTPError
 
 from cluster.storage import ranged, retries
 from cluster.storage.entries import FileInfo
+from cluster.storage.s3_errors import error_code, explained, is_transient
 from schemas.errors import StorageError
 
 CONNECT_SECONDS = 5.0
@@ -30,43 +28,6 @@ READ_SECONDS = 30.0
 """How long the server may be silent during a request."""
 
 _PART_BYTES = 32 << 20
-_THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "RequestTimeout"}
-_CONFLICT = {"ConditionalRequestConflict", "OperationAborted"}
-_NOT_IMPLEMENTED = {"NotImplemented", "501"}
-_MISSING = {"NoSuchKey", "NotFound", "404"}
-_REFUSED = (
-    "the store refused the credentials ({code}); "
-    "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL_S3"
-)
-_EXPIRED = (
-    "the credentials have expired ({code}); renew them (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and"
-    " AWS_SESSION_TOKEN) and rerun the same command"
-)
-_DENIED = "access denied for the key in AWS_ACCESS_KEY_ID"
-_ELSEWHERE = "the bucket is in another region; check AWS_REGION"
-_CHANGED = "the object changed while it was read"
-_REDIRECT_LOOP = "redirect loop; check AWS_ENDPOINT_URL_S3 and AWS_REGION"
-_LACKS = (
-    "the store does not implement this request ({code}); bertmill needs conditional puts (If-None-Match), "
-    "which keep two jobs from overwriting each other"
-)
-_MEANING = {
-    "NoSuchBucket": "the bucket {bucket!r} does not exist",
-    "InvalidAccessKeyId": _REFUSED,
-    "SignatureDoesNotMatch": _REFUSED,
-    "ExpiredToken": _EXPIRED,
-    "InvalidToken": _REFUSED,
-    "AccessDenied": _DENIED,
-    "Forbidden": _DENIED,
-    "403": _DENIED,
-    "PermanentRedirect": _ELSEWHERE,
-    "AuthorizationHeaderMalformed": _ELSEWHERE,
-    "301": _ELSEWHERE,
-    "NotImplemented": _LACKS,
-    "501": _LACKS,
-    "PreconditionFailed": _CHANGED,
-    "412": _CHANGED,
-}
 _VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3")
 
 Result = TypeVar("Result")
@@ -97,6 +58,9 @@ def _new_client() -> Any:
     )
     # botocore itself reads only AWS_DEFAULT_REGION.
     session = boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
+    if session.get_credentials() is None:
+        # A client keeps what it was made with, so one without credentials must not stay in the cache.
+        raise botocore_errors.NoCredentialsError
     try:
         return session.client("s3", endpoint_url=endpoint, config=config)
     except ValueError as error:
@@ -111,45 +75,6 @@ def split(uri: str) -> tuple[str, str]:
     return bucket, key
 
 
-def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed later."""
-    if isinstance(error, botocore_errors.ClientError):
-        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        if _code(error) in _NOT_IMPLEMENTED or status == 501:
-            return False
-        return status >= 500 or status == 429 or _code(error) in _THROTTLED | _CONFLICT
-    if isinstance(error, S3UploadFailedError):
-        return error.__context__ is not None and is_transient(error.__context__)
-    return not _is_redirect_loop(error) and isinstance(
-        error,
-        botocore_errors.HTTPClientError
-        | botocore_errors.ConnectionError  # not a subclass of the one above
-        | botocore_errors.IncompleteReadError
-        | botocore_errors.FlexibleChecksumError
-        | RetriesExceededError  # of a download in parts, after its own five attempts
-        | ResponseParserError
-        | retries.HalfAnswerError
-        | HTTPError
-        | http.client.HTTPException
-        | ConnectionError
-        | TimeoutError,
-    )
-
-
-def _is_redirect_loop(error: BaseException | None) -> bool:
-    """Whether redirects form a loop, which botocore follows by calling itself without a limit.
-
-    The stack may overflow inside the HTTP client, which wraps the RecursionError in its own error.
-    """
-    while error is not None and not isinstance(error, RecursionError):
-        error = error.__context__
-    return error is not None
-
-
-def _code(error: Any) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
 def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
     try:
         return retries.call(action, transient=is_transient, what=f"{uri}: {operation}")
@@ -159,27 +84,13 @@ def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
         S3UploadFailedError,
         RecursionError,
     ) as error:
-        raise _explained(error, uri, operation) from error
+        raise explained(error, uri, operation) from error
 
 
-def _explained(error: BaseException, uri: str, operation: str) -> Exception:
-    """The error as a user can act on it, without secrets."""
-    if _is_redirect_loop(error):
-        return StorageError(f"{uri}: {operation}: {_REDIRECT_LOOP}")
-    if isinstance(error, S3UploadFailedError) and error.__context__ is not None:
-        return _explained(error.__context__, uri, operation)
-    if isinstance(error, botocore_errors.NoCredentialsError | botocore_errors.PartialCredentialsError):
-        return StorageError(
-            f"{uri}: {operation}: no S3 credentials; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        )
-    if not isinstance(error, botocore_errors.ClientError):
-        return StorageError(f"{uri}: {operation}: {retries.one_line(error)}")
-    code = _code(error)
-    if code in _MISSING:
-        return FileNotFoundError(uri)
-    message = " ".join(str(error.response.get("Error", {}).get("Message", "")).split())
-    what = _MEANING.get(code, f"{code}: {message}".rstrip(": "))
-    return StorageError(f"{uri}: {operation}: {what.format(bucket=split(uri)[0], code=code)}")
+def _ask(method: str, **request: Any) -> dict[str, Any]:
+    # The client is looked up at each attempt, because it may have had no credentials at the last one.
+    answer: dict[str, Any] = getattr(client(), method)(**request)
+    return answer
 
 
 def read_bytes(uri: str) -> bytes:
@@ -205,7 +116,7 @@ def read_range(uri: str, start: int, length: int, etag: str | None = None) -> by
         try:
             answer = client().get_object(Bucket=bucket, Key=key, **wanted)
         except botocore_errors.ClientError as error:
-            if _code(error) in ("InvalidRange", "416"):
+            if error_code(error) in ("InvalidRange", "416"):
                 return b""
             raise
         data: bytes = answer["Body"].read()
@@ -233,7 +144,7 @@ def list_files(uri: str) -> Iterator[FileInfo]:
     request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     more = True
     while more:
-        page = _call(uri, "list", partial(_page, client().list_objects_v2, request, "ContinuationToken"))
+        page = _call(uri, "list", partial(_page, request, "ContinuationToken"))
         more, request["ContinuationToken"] = page["IsTruncated"], page.get("NextContinuationToken")
         for entry in page.get("Contents", []):
             if entry["Key"].startswith(prefix) and not entry["Key"].endswith("/"):
@@ -241,9 +152,9 @@ def list_files(uri: str) -> Iterator[FileInfo]:
                 yield FileInfo(name, entry["Size"], entry["LastModified"].timestamp())
 
 
-def _page(ask: Callable[..., dict[str, Any]], request: dict[str, Any], token: str) -> dict[str, Any]:
+def _page(request: dict[str, Any], token: str) -> dict[str, Any]:
     """One page of a listing. Raises HalfAnswerError for a malformed page, which must not pass for empty."""
-    page = ask(**request)
+    page = _ask("list_objects_v2", **request)
     if "IsTruncated" not in page:
         raise retries.HalfAnswerError("the response is not a listing")
     following = page.get(f"Next{token}")
@@ -273,7 +184,7 @@ def put_if_absent(uri: str, data: bytes) -> bool:
                 Bucket=bucket, Key=key, Body=data, IfNoneMatch="*", Metadata={"created-by": nonce}
             )
         except botocore_errors.ClientError as error:
-            if _code(error) not in ("PreconditionFailed", "412"):
+            if error_code(error) not in ("PreconditionFailed", "412"):
                 raise
             return False
         return True
@@ -318,7 +229,7 @@ def delete_prefix(uri: str) -> None:
     keys = [info.uri.removeprefix(f"s3://{bucket}/") for info in list_files(uri)]
     for first in range(0, len(keys), 1000):
         batch = {"Objects": [{"Key": name} for name in keys[first : first + 1000]], "Quiet": True}
-        answer = _call(uri, "delete", partial(client().delete_objects, Bucket=bucket, Delete=batch))
+        answer = _call(uri, "delete", partial(_ask, "delete_objects", Bucket=bucket, Delete=batch))
         for problem in answer.get("Errors", []):
             raise StorageError(f"s3://{bucket}/{problem['Key']}: delete: {problem.get('Code')}")
 
@@ -334,7 +245,7 @@ def abort_uploads(uri: str, older_than: float) -> int:
     request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     more = True
     while more:
-        page = _call(uri, "list uploads", partial(client().list_multipart_uploads, **request))
+        page = _call(uri, "list uploads", partial(_ask, "list_multipart_uploads", **request))
         markers = {name: page.get(f"Next{name}") or "" for name in ("KeyMarker", "UploadIdMarker")}
         moved = any(markers.values()) and not markers.items() <= request.items()
         more = moved and bool(page.get("IsTruncated"))
@@ -351,7 +262,7 @@ def _abort(name: dict[str, str]) -> bool:
     try:
         client().abort_multipart_upload(**name)
     except botocore_errors.ClientError as error:
-        if _code(error) != "NoSuchUpload":
+        if error_code(error) != "NoSuchUpload":
             raise
         return False
     return True

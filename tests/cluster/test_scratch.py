@@ -100,14 +100,14 @@ def test_only_folders_made_here_are_removed(tmp_path: Path) -> None:
         pass
     root = root_of(tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    (root / "scratch-linked0").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
+    (root / "scratch-linked00").symlink_to(tmp_path / "elsewhere", target_is_directory=True)
     (root / "notes").mkdir()
     (root / "scratch-file0000").write_text("a file")
     (root / "scratch-dead0000").mkdir()
     with scratch.folder("test", tmp_path):
         pass
     assert sorted(path.name for path in root.iterdir()) == [
-        ".lock", "notes", "scratch-file0000", "scratch-linked0",
+        ".lock", "notes", "scratch-file0000", "scratch-linked00",
     ]  # fmt: skip
     assert (tmp_path / "elsewhere").is_dir()
 

@@ -29,10 +29,11 @@ from torch import Tensor
 
 from cluster import scratch, storage
 from cluster.storage import local_files
-from schemas.errors import CheckpointError, StorageError
+from schemas.errors import CheckpointError, StorageError, StorageFullError
 from trainer.checkpoint.manifest import EMA, MODEL, OPTIMIZER, TOKENIZER_FILES, FileEntry, RunState
 
 _CHUNK = 4 << 20
+_LEAST_FREE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ def write_optimizer(folder: Path, optimizer: Mapping[str, Any]) -> dict[str, Fil
 def put_files(uri: str, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:
     """Has ``write`` write files, stores them in the folder ``uri`` and reads them back from there.
 
-    Raises CheckpointError when the bytes read differ from those written, StorageError, OSError.
+    Raises CheckpointError when the bytes read differ from those written, StorageFullError, StorageError,
+    OSError.
     """
     if storage.scheme(uri) == "file":
         folder = local_files.path_of(uri)
         folder.mkdir(parents=True, exist_ok=True)
-        files = write(folder)
+        files = _write_in_place(folder, write)
     else:
         with scratch.folder("save") as folder:
             files = _write_locally(folder, write)
@@ -106,6 +108,17 @@ def put_files(uri: str, write: Callable[[Path], dict[str, FileEntry]]) -> dict[s
     for name, entry in files.items():
         check_file(uri, name, entry)
     return files
+
+
+def _write_in_place(folder: Path, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:
+    """Has ``write`` write files. Raises StorageFullError when there is no room, and what ``write`` raises."""
+    try:
+        return write(folder)
+    except (OSError, RuntimeError, safetensors.SafetensorError) as error:
+        # torch does not say why it could not write, but leaves no room behind.
+        if local_files.is_full(error) or shutil.disk_usage(folder).free < _LEAST_FREE:
+            raise StorageFullError(f"{folder}: no room for a checkpoint: {_text(error)}") from error
+        raise
 
 
 def _write_locally(folder: Path, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:

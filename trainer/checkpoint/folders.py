@@ -37,6 +37,12 @@ def checkpoints_uri(run_uri: str) -> str:
     return storage.join(run_uri, "checkpoints")
 
 
+def delete_folder(folder_uri: str) -> None:
+    """Deletes a checkpoint, the manifest first: a folder that is half deleted must not look committed."""
+    storage.delete(storage.join(folder_uri, MANIFEST))
+    storage.delete_prefix(folder_uri)
+
+
 def read_manifest(folder_uri: str) -> Manifest:
     """The checked manifest of a checkpoint folder. Raises CheckpointError."""
     uri = storage.join(folder_uri, MANIFEST)

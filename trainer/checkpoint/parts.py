@@ -28,7 +28,7 @@ import safetensors.torch
 from torch import Tensor
 
 from cluster import storage
-from schemas.errors import CheckpointError, StorageError
+from schemas.errors import CheckpointError, StorageError, StorageFullError
 from schemas.json_text import parse_json
 from trainer.checkpoint import files, snapshot
 from trainer.checkpoint.files import TrainingState
@@ -62,10 +62,13 @@ class PartNote:
 
     entry: FileEntry | None
     error: str | None = None
+    full: bool = False
+    """Whether it was not written for lack of room."""
 
     def to_bytes(self) -> bytes:
         """JSON."""
-        content = {"error": self.error} if self.entry is None else self.entry.model_dump()
+        failed = {"error": self.error, "full": self.full}
+        content = failed if self.entry is None else self.entry.model_dump()
         return json.dumps(content, sort_keys=True).encode()
 
     @classmethod
@@ -74,7 +77,7 @@ class PartNote:
         try:
             content = parse_json(raw)
             if "error" in content:
-                return cls(None, str(content["error"]))
+                return cls(None, str(content["error"]), bool(content.get("full")))
             return cls(FileEntry.model_validate(content))
         except (ValueError, TypeError) as error:
             raise CheckpointError(f"{uri}: not the note of a part") from error
@@ -205,7 +208,8 @@ def _note_uri(uri: str, rank: int, world_size: int) -> str:
 def _entry_of(note_uri: str) -> FileEntry:
     note = PartNote.from_bytes(storage.read_bytes(note_uri), note_uri)
     if note.entry is None:
-        raise CheckpointError(f"{note_uri}: the rank could not save its part: {note.error}")
+        kind = StorageFullError if note.full else CheckpointError
+        raise kind(f"{note_uri}: the rank could not save its part: {note.error}")
     return note.entry
 
 
@@ -242,7 +246,8 @@ class PartWriter:
             (entry,) = put_share(uri, share, self._rank, self._world_size).values()
             note = PartNote(entry)
         except Exception as error:  # whatever a disk, a library or a store may raise
-            note = PartNote(None, " ".join(f"{type(error).__name__}: {error}".split()))
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            note = PartNote(None, reason, isinstance(error, StorageFullError))
             log.error("%s: part of rank %d not saved: %s", uri, self._rank, note.error)  # noqa: TRY400 - rank 0 reports it
         try:
             storage.put_bytes(note_uri, note.to_bytes())

@@ -17,14 +17,15 @@ from dataclasses import dataclass, replace
 
 from cluster import storage
 from cluster.jobs.lease import Claimant, FencedError, RunLease, acquire_lease, await_free
-from schemas.errors import CheckpointError, StorageError
+from schemas.errors import CheckpointError, StorageError, StorageFullError
 from schemas.versions import CODE_VERSION
 from trainer.checkpoint import files, parts, snapshot
 from trainer.checkpoint.files import TrainingState
-from trainer.checkpoint.folders import checkpoints_uri, folder_name, list_folders
+from trainer.checkpoint.folders import checkpoints_uri, delete_folder, folder_name, list_folders
 from trainer.checkpoint.manifest import MANIFEST, FileEntry, Manifest, RunState
 from trainer.checkpoint.parts import RankShare
 from trainer.checkpoint.reading import LoadedCheckpoint, latest_verified
+from trainer.checkpoint.room import free_oldest
 
 log = logging.getLogger(__name__)
 
@@ -59,13 +60,19 @@ def _manifest(step: int, lease: RunLease, entries: dict[str, FileEntry], run: Ru
     )
 
 
+def _needed_steps(run: RunState) -> set[int | None]:
+    """Steps whose checkpoints the run may go back to."""
+    return {run.position.trend.good_step, run.position.trend.best_step}
+
+
 class CheckpointStore:
     """Writes the checkpoints of one attempt at a run.
 
     ``save_async`` copies the state and returns; a background thread writes the copy. At most one save is
-    in flight and the next one waits for it, so memory holds one copy of the state. A failed save is logged
-    and counted. The next call raises CheckpointError after ``max_failed`` failures in a row, or when a
-    newer attempt has taken over the run.
+    in flight and the next one waits for it, so memory holds one copy of the state. A save that finds no
+    room deletes the oldest checkpoints, but keeps two verified ones. A failed save is logged and counted.
+    The next call raises CheckpointError after ``max_failed`` failures in a row, or when a newer attempt has
+    taken over the run.
     """
 
     def __init__(
@@ -221,7 +228,7 @@ class CheckpointStore:
         uri = storage.join(checkpoints_uri(self.run_uri), folder_name(step, lease.suffix))
         size, problem = 0, None
         try:
-            manifest = self._upload(lease, uri, step, run, content)
+            manifest = self._upload_with_room(lease, uri, step, run, content)
             size = sum(entry.size for entry in manifest.files.values())
             self._commit(lease, uri, manifest)
         except FencedError:
@@ -232,12 +239,28 @@ class CheckpointStore:
             self._clear_partial(uri)
         else:
             log.info("%s: committed, %d bytes in %.1f s", uri, size, time.monotonic() - started)
-            kept = {run.position.trend.good_step, run.position.trend.best_step}
-            self._delete_old(lease, step, uri, kept)
+            self._delete_old(lease, step, uri, _needed_steps(run))
         result = SaveResult(step, uri, size, stall, time.monotonic() - started, problem)
         if problem is None:
             self.newest_committed = result
         return result
+
+    def _upload_with_room(
+        self, lease: RunLease, uri: str, step: int, run: RunState, content: TrainingState | RankShare
+    ) -> Manifest:
+        """Uploads; where there is no room, frees the oldest checkpoints. Raises what _upload does.
+
+        The parts of other ranks are not written again: with ``format: sharded`` the next save has the room.
+        """
+        kept = _needed_steps(run)
+        while True:
+            try:
+                return self._upload(lease, uri, step, run, content)
+            except StorageFullError:
+                storage.delete_prefix(uri)
+                freed = free_oldest(self.run_uri, lease.number, lambda step: self._is_kept(step, kept))
+                if not freed or self._sharded_by:
+                    raise
 
     def _upload(
         self, lease: RunLease, uri: str, step: int, run: RunState, content: TrainingState | RankShare
@@ -292,9 +315,7 @@ class CheckpointStore:
             unfinished = [f for f in folders if not f.committed and f not in in_progress]
             old = [f for f in committed[self._keep - 1 :] if not self._is_kept(f.step, kept)]
             for folder in old + unfinished:
-                # Manifest first: a folder that is half deleted must not look committed.
-                storage.delete(storage.join(folder.uri, MANIFEST))
-                storage.delete_prefix(folder.uri)
+                delete_folder(folder.uri)
                 log.info("%s: deleted", folder.uri)
         except StorageError as error:
             log.warning(

@@ -287,6 +287,67 @@ def test_a_full_disk_keeps_the_earlier_checkpoint(small_disk: Path, temporary: P
     assert saved_steps(run) == [7, 2]
 
 
+@pytest.mark.parametrize(("keep_every", "left"), [(None, [6, 5, 4, 3]), (2, [6, 5, 4, 2])])
+def test_a_full_disk_frees_the_oldest(
+    small_disk: Path, temporary: Path, keep_every: int | None, left: list[int]
+) -> None:
+    """Room for four checkpoints of 4.3 MB. Those that keep_every asks for are not freed."""
+    run = str(small_disk / "run")
+    training = TinyTraining(width=600)
+    store = CheckpointStore(run, keep=9, keep_every=keep_every)
+    store.acquire_lease()
+    for _ in range(6):
+        training.step()
+        store.save_async(training.step_number, training.state())
+        store.wait()
+    store.close()
+    assert saved_steps(run) == left
+    assert verify_run(run) == []
+
+
+def test_a_full_disk_keeps_two_verified_checkpoints(small_disk: Path, temporary: Path) -> None:
+    """Two of four are damaged, so nothing can be spared."""
+    run = str(small_disk / "run")
+    training = TinyTraining(width=600)
+    store = CheckpointStore(run, keep=9)
+    store.acquire_lease()
+    training.step()
+    for step in range(1, 5):
+        store.save_async(step, training.state())
+        store.wait()
+    for folder in list_folders(run)[:2]:
+        with (Path(folder.uri) / MODEL).open("r+b") as file:
+            file.write(b"damaged")
+    store.save_async(5, training.state())
+    with pytest.raises(CheckpointError, match="no room for a checkpoint"):
+        store.wait()
+    assert [folder.step for folder in list_folders(run) if folder.committed] == [4, 3, 2, 1]
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("status", ["507", "403 QuotaExceeded"])
+def test_a_full_bucket_frees_the_oldest(
+    proxy: FaultProxy, s3_folder: str, temporary: Path, status: str
+) -> None:
+    """The store refuses uploads of the model until the first of three checkpoints is deleted."""
+    store = CheckpointStore(s3_folder, keep=9)
+    store.acquire_lease()
+    training = TinyTraining()
+    for step in (1, 2, 3):
+        store.save_async(step, training.state())
+        store.wait()
+
+    def plan(_number: int, method: str, path: str) -> str:
+        freed = any(m == "DELETE" and "step-00000001" in p for m, p in proxy.requests)
+        return status if method == "PUT" and MODEL in path and not freed else "pass"
+
+    proxy.plan = plan
+    store.save_async(4, training.state())
+    store.close()
+    assert saved_steps(s3_folder) == [4, 3, 2]
+    assert verify_run(s3_folder) == []
+
+
 FULL = """
 import resource, signal, sys
 from tests.trainer.states import TinyTraining
