@@ -92,6 +92,11 @@ class ChaosTrainer(loop.Trainer):
     pace = 0.0
     """Seconds that each step takes longer."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._true_gradients = self.update.gradients
+        vars(self.update).update(gradients=self._gradients)
+
     def run(self) -> Any:
         """Trains, with the faults of the save in place."""
         note(self.diary, event="resumed", step=self.position.step, rank=self.ranks.rank)
@@ -116,7 +121,7 @@ class ChaosTrainer(loop.Trainer):
             # The loss calls parts of the model, not the model.
             self.network.model.token_head.dense.register_forward_pre_hook(lambda *_: die())
         if self._here("kill in backward"):
-            self.module.register_full_backward_pre_hook(lambda *_: die())
+            self.update.module.register_full_backward_pre_hook(lambda *_: die())
         if self._here("kill in optimizer step"):
             self.network.optimizer.register_step_post_hook(lambda *_: die())
         if self.fault.kind == "kill all" and self.position.step >= self.fault.step:
@@ -134,10 +139,10 @@ class ChaosTrainer(loop.Trainer):
                 lambda *arguments: arguments[2] * torch.nan
             )
             try:
-                return super()._gradients(batches, targets)
+                return self._true_gradients(batches, targets)
             finally:
                 hook.remove()
-        return super()._gradients(batches, targets)
+        return self._true_gradients(batches, targets)
 
     def _save(self) -> None:
         fault, step = self.fault, self.position.step

@@ -248,7 +248,8 @@ class CorpusDataset(IterableDataset[Row]):
                     self._corpus.uri, len(samples), settings.world_size,
                 )  # fmt: skip
             return None
-        places = order.locate(samples).grouped()
+        places = order.locate(samples)
+        places = places.take(places.grouping())
         return places.take(np.array_split(np.arange(len(samples)), settings.world_size)[settings.rank])
 
     def _order(self) -> SampleOrder:

@@ -2,12 +2,13 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, model_validator
 
 from cluster import storage
 from cluster.jobs.lease import LEASE_SECONDS
 from cluster.jobs.paths import Location
 from trainer.model.config import MayChange, MayDiffer, ModelConfig
+from trainer.recipe_config import LanguageSampling, MaskRule, Phase, Positive, Section
 
 
 def _no_fp16(value: Any) -> Any:
@@ -21,13 +22,6 @@ def _no_fp16(value: Any) -> Any:
 
 
 Precision = Annotated[Literal["fp32", "bf16"], BeforeValidator(_no_fp16)]
-Positive = Annotated[int, Field(ge=1)]
-
-
-class Section(BaseModel):
-    """A part of the config; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Run(Section):
@@ -37,7 +31,7 @@ class Run(Section):
     """Name of the run. A run with the same name resumes; a new name starts at step 0."""
     storage: Location
     """Folder or URI that holds the run's folder. Every worker must be able to reach it."""
-    accept_changes: list[str] = []
+    accept_changes: list[str] = Field(default=[])
     """Fields (dotted) or sections that may differ from those with which the run was started."""
     restart: bool = False
     """Restart at step 0 if the run has checkpoints but none of them can be used."""
@@ -60,8 +54,8 @@ class Data(Section):
     vocabulary_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
     """Refuse a corpus whose vocabulary has another SHA-256."""
     masking: Literal["static", "dynamic"] = "static"
-    """static uses the masks of the shards. dynamic draws new masks in every epoch, by the corpus' own
-    masking rule."""
+    """static uses the masks of the shards. dynamic draws new masks in every epoch, by ``mask_rule`` and the
+    masking rule of the corpus."""
     shuffle_window: Annotated[int, Field(ge=1, le=1024)] = 8
     """Row groups whose rows are shuffled together. A larger window mixes better and reads more at once."""
     read_threads: MayDiffer[Annotated[int, Field(ge=1, le=256)]] = 2
@@ -79,53 +73,6 @@ class Data(Section):
     Defaults to the value of ``compile``."""
     check_shards: MayChange[bool] = True
     """Before step 0, compare size, columns and row counts of every shard with the manifest."""
-
-
-class BatchWarmup(Section):
-    """Batch size warm-up: smaller global batches at the start of a phase, growing in equal stairs."""
-
-    start: Positive
-    """Sequences in the first global batch."""
-    steps: Positive
-    """Steps until the full global batch."""
-    stairs: Annotated[int, Field(ge=1, le=1000)] = 8
-    """Number of sizes before the full one."""
-
-
-class Phase(Section):
-    """A part of the run with one sequence length."""
-
-    max_seq_length: Annotated[int, Field(ge=16, le=8192)]
-    """Sequence length; the corpus must have a set of this length."""
-    global_batch: Positive
-    """Sequences in a global batch, over all ranks and micro-batches."""
-    micro_batch_tokens: MayChange[Positive]
-    """Most tokens in a micro-batch, limited by the memory of a device. The global batch is split into
-    micro-batches by gradient accumulation, which does not change the gradient."""
-    steps: Positive | None = None
-    """Optimizer steps. Give either steps or epochs."""
-    epochs: Positive | None = None
-    """Passes over the sequences of this length; the last batch may be smaller. If an earlier phase of this
-    length stopped inside an epoch, the rest of that epoch counts as the first pass."""
-    learning_rate: Annotated[float, Field(gt=0, lt=10)]
-    """Peak learning rate of the phase."""
-    warmup: Annotated[float, Field(ge=0)] | None = None
-    """With schedule.span phase: warm-up of this phase, in place of schedule.warmup."""
-    batch_warmup: BatchWarmup | None = None
-    """Start with a smaller global batch and let it grow."""
-
-    @model_validator(mode="after")
-    def _consistent(self) -> "Phase":
-        if (self.steps is None) == (self.epochs is None):
-            raise ValueError("give either steps or epochs")
-        if self.micro_batch_tokens < self.max_seq_length:
-            raise ValueError(
-                f"micro_batch_tokens {self.micro_batch_tokens} cannot hold a sequence"
-                f" of {self.max_seq_length} tokens"
-            )
-        if self.batch_warmup and self.batch_warmup.start > self.global_batch:
-            raise ValueError("batch_warmup.start is larger than global_batch")
-        return self
 
 
 class Distillation(Section):
@@ -157,7 +104,7 @@ class ObjectiveSection(Section):
     """Weight of the objective's loss."""
     pretraining_weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the pretraining loss; 0 trains the objective alone, and still measures MLM and NSP."""
-    settings: dict[str, JsonValue] = {}
+    settings: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the class."""
 
 
@@ -284,7 +231,7 @@ class Logging(Section):
 
     every_steps: Positive = 10
     """Steps between lines of the log and points in TensorBoard."""
-    trackers: list[Literal["tensorboard", "wandb", "mlflow"]] = ["tensorboard"]
+    trackers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(default=["tensorboard"])
     """Where figures go in addition to the JSON lines. wandb and mlflow are optional extras of the package,
     and take addresses and keys from their environment variables (WANDB_MODE, MLFLOW_TRACKING_URI). A resumed
     run continues the same run there."""
@@ -312,6 +259,10 @@ class TrainConfig(Section):
     """Train an additional objective."""
     data: Data
     """The corpus."""
+    mask_rule: MaskRule | None = None
+    """With data.masking dynamic: another mask rate, or another rule, than that of the corpus."""
+    language_sampling: LanguageSampling | None = None
+    """Train languages in other proportions than those of the corpus."""
     phases: Annotated[list[Phase], Field(min_length=1)]
     """Trained one after another."""
     optimizer: Optimizer = Optimizer()
@@ -361,7 +312,17 @@ class TrainConfig(Section):
             raise ValueError("objective: cannot be combined with distillation")
         if self.evaluation and self.evaluation.ema and self.ema is None:
             raise ValueError("evaluation.ema: the run keeps no average of the weights; set ema")
+        if self.mask_rule and self.data.masking == "static":
+            raise ValueError("mask_rule: masks of the shards are fixed; set data.masking to dynamic")
         for number, phase in enumerate(self.phases):
+            if phase.mask_rule and self.data.masking == "static":
+                raise ValueError(
+                    f"phases.{number}.mask_rule: masks of the shards are fixed; set data.masking to dynamic"
+                )
+            if phase.rotary_base is not None and self.model.positions != "rotary":
+                raise ValueError(
+                    f"phases.{number}.rotary_base: model.positions is {self.model.positions}, not rotary"
+                )
             if phase.warmup is not None and self.schedule.span == "run":
                 raise ValueError(
                     f"phases.{number}.warmup: with schedule.span run there is one warm-up, schedule.warmup"

@@ -24,7 +24,8 @@ from cluster.jobs.config_file import load_config, parse_yaml
 from pipeline.config import BuildConfig
 from pipeline.sources.plan import source_files
 from schemas.errors import BertmillError, ConfigError
-from trainer.config import Phase, TrainConfig
+from trainer.config import TrainConfig
+from trainer.recipe_config import Phase
 
 
 def add_parser(commands: Commands) -> None:

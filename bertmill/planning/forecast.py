@@ -11,9 +11,10 @@ from bertmill.planning.rates import Rates, TrainingRate, TrainingRates
 from pipeline.config import BuildConfig
 from pipeline.engine.partitions import MOST_MAP_TASKS, partition_count
 from schemas.errors import ConfigError
-from trainer.config import Phase, TrainConfig
+from trainer.config import TrainConfig
 from trainer.model.config import ModelConfig
 from trainer.monitoring.flops import training_flops
+from trainer.recipe_config import Phase
 
 NETWORKS = ("efa", "nvlink", "tcp100", "tcp25")
 _SHUFFLED = ("dedup", "stubs", "near", "vocabulary", "instances")

@@ -10,7 +10,8 @@ import math
 from bertmill.planning.forecast import parameters
 from bertmill.planning.rates import MemoryRates
 from schemas.errors import ConfigError
-from trainer.config import Phase, TrainConfig
+from trainer.config import TrainConfig
+from trainer.recipe_config import Phase
 
 _GIB = 2**30
 

@@ -18,11 +18,18 @@ from trainer.run import loop
 class FaultyTrainer(loop.Trainer):
     """A trainer to which ``FAULT`` in the environment happens in the middle of a step."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self._true_gradients = self.update.gradients
+        vars(self.update).update(gradients=self._gradients)
+
     def _gradients(self, batches: Any, targets: Any) -> Any:
         kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")
         here = rank in ("all", str(self.ranks.rank)) and batches.plan.step == int(step)
         if here and kind == "kill":
-            self.module.register_full_backward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            self.update.module.register_full_backward_pre_hook(
+                lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            )
         if here and kind == "kill-forward":
             layer = self.network.model.token_head.dense  # the loss does not call the whole model
             layer.register_forward_pre_hook(lambda *_: os.kill(os.getpid(), signal.SIGKILL))
@@ -44,10 +51,10 @@ class FaultyTrainer(loop.Trainer):
             layer = self.network.model.token_head.dense
             hook = layer.register_forward_hook(lambda *args: args[2] * torch.nan)
             try:
-                return super()._gradients(batches, targets)
+                return self._true_gradients(batches, targets)
             finally:
                 hook.remove()
-        return super()._gradients(batches, targets)
+        return self._true_gradients(batches, targets)
 
     def _note(self, event: str, **fields: Any) -> None:
         self.log.write(FreeEvent.model_validate({"event": event, **fields}))

@@ -19,12 +19,16 @@ from schemas.arrays import I64
 from schemas.errors import CorpusError
 from schemas.labels import NO_LABEL
 from trainer.data.dynamic_masks import DynamicMasks
+from trainer.data.language_choice import LanguageChoice
 from trainer.data.order import Places, SampleOrder
-from trainer.data.packing import gather_rows, pack, row_lengths
+from trainer.data.packing import gather_rows, pack, row_languages, row_lengths
 from trainer.data.rows import ShardRows
 from trainer.data.shared_lengths import SharedLengths
+from trainer.data.shortening import shorten
 from trainer.data.step_plan import StepPlan, TrainingPlan
 from trainer.model.microbatch import MicroBatch
+
+_RATE_GRAIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -115,10 +119,14 @@ class FixedShape:
         """Most real rows in a micro-batch of ``tokens`` tokens."""
         return max(1, math.ceil(tokens * self.rows_per_token))
 
-    def apply(self, batch: MicroBatch, tokens: int) -> MicroBatch:
-        """The batch with fillers. Raises CorpusError when it has more masked tokens than the shape."""
+    def apply(self, batch: MicroBatch, tokens: int, mask_rate: float | None = None) -> MicroBatch:
+        """The batch with fillers. Raises CorpusError when it has more masked tokens than the shape.
+
+        ``mask_rate`` stands for masked_per_token, rounded up so that few rates make few shapes.
+        """
         rows = self.most_rows(tokens)
-        masked = math.ceil(tokens * self.masked_per_token) + rows
+        rate = self.masked_per_token if mask_rate is None else -(-mask_rate // _RATE_GRAIN) * _RATE_GRAIN
+        masked = math.ceil(tokens * rate) + rows
         if batch.masked_ids.shape[0] > masked:
             raise CorpusError(
                 f"a micro-batch of {batch.tokens} tokens has {batch.masked_ids.shape[0]} masked tokens, more"
@@ -133,12 +141,13 @@ class FixedShape:
 
 @dataclass(frozen=True)
 class Stream:
-    """The samples of one sequence length: order and rows, and optionally new masks and a fixed shape."""
+    """The samples of one length: order and rows; if asked for, new masks, a fixed shape, other languages."""
 
     order: SampleOrder
     rows: ShardRows
     masks: DynamicMasks | None = None
     shape: FixedShape | None = None
+    languages: LanguageChoice | None = None
 
 
 class BatchReader:
@@ -199,38 +208,52 @@ class BatchReader:
         shared = self._shared
         # Rank 0 submits the reading of the lengths before the task that waits for them. So that task never
         # occupies the last thread while the reading still needs one.
-        lengths = shared.broadcast(lambda: self._lengths(step), self._pool) if shared is not None else None
-        return self._pool.submit(self._build, step, lengths)
+        heads = shared.broadcast(lambda: self._heads(step), self._pool) if shared is not None else None
+        return self._pool.submit(self._build, step, heads)
 
     def _places(self, plan: StepPlan) -> Places:
-        samples = np.arange(plan.first_sample, plan.first_sample + plan.rows, dtype=np.int64)
+        samples = np.arange(plan.first_sample, plan.first_sample + plan.samples, dtype=np.int64)
+        return self._streams[plan.max_seq_length].order.locate(samples)
+
+    def _heads(self, step: int) -> I64:
+        """Length of each sample, int64 [samples]; with a language choice [samples, 2], with its language."""
+        plan = self._plan.at(step)
+        stream, places, whole = self._streams[plan.max_seq_length], self._places(plan), self._world_size == 1
+        lengths = row_lengths(places, stream.rows, whole=whole)
+        if stream.languages is None:
+            return lengths
+        return np.stack([lengths, row_languages(places, stream.rows, whole=whole)], axis=1)
+
+    def _chosen(self, plan: StepPlan, heads: I64) -> tuple[Places, I64]:
+        """Places and lengths of the rows of the global batch."""
+        places, choice = self._places(plan), self._streams[plan.max_seq_length].languages
+        lengths = heads
+        if choice is not None:
+            chosen = choice.rows(heads[:, 1], plan.step, plan.rows)
+            places, lengths = places.take(chosen), heads[chosen, 0]
         # The gradient does not depend on which rank trains which row. So each rank takes rows that are
         # stored together: it reads few row groups, and the same ones in the next steps of their window.
-        return self._streams[plan.max_seq_length].order.locate(samples).grouped()
+        order = places.grouping()
+        return places.take(order), np.minimum(lengths[order], plan.longest)
 
-    def _lengths(self, step: int) -> I64:
-        plan = self._plan.at(step)
-        rows = self._streams[plan.max_seq_length].rows
-        return row_lengths(self._places(plan), rows, whole=self._world_size == 1)
-
-    def _build(self, step: int, shared_lengths: Future[I64] | None) -> StepBatches:
+    def _build(self, step: int, shared_heads: Future[I64] | None) -> StepBatches:
         plan = self._plan.at(step)
         stream, budget = self._streams[plan.max_seq_length], plan.micro_batch_tokens
-        places = self._places(plan)
-        lengths = self._lengths(step) if shared_lengths is None else shared_lengths.result()
+        heads = self._heads(step) if shared_heads is None else shared_heads.result()
+        places, lengths = self._chosen(plan, heads)
         most_rows = stream.shape.most_rows(budget) if stream.shape else None
         shares = deal(lengths, self._world_size, budget, most_rows)
         own = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))
-        table = gather_rows(places, own, stream.rows)
+        table = shorten(gather_rows(places, own, stream.rows), plan.longest)
         if stream.masks is not None:
-            table = stream.masks.apply(table)
+            table = stream.masks.apply(table, plan.masks)
         bins = shares.bins[own]
         batches = [
             pack(table, np.flatnonzero(bins == number), plan.max_seq_length)
             for number in range(shares.micro_batches)
         ]
         if stream.shape:
-            batches = [stream.shape.apply(batch, budget) for batch in batches]
+            batches = [stream.shape.apply(batch, budget, plan.masks.rate) for batch in batches]
         if self._pin:
             batches = [batch.pin_memory() for batch in batches]
         return StepBatches(

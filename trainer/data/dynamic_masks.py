@@ -1,16 +1,18 @@
-"""Dynamic masking: new masks in every epoch, by the corpus' own masking rule.
+"""Dynamic masking: new masks in every epoch, by the masking rule of the corpus or of the config.
 
-masked_ids restore the original text of a row. The new masks are a function of (seed, epoch, row), so they
-do not depend on the number of ranks or on restarts, and two rows with equal text have different masks.
+masked_ids restore the original text of a row. The new masks are a function of (seed, epoch, row) and of the
+rule of the step, so they do not depend on the number of ranks or on restarts, and two rows with equal text
+have different masks.
 """
 
 import hashlib
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from cluster import storage
-from schemas.errors import CorpusError
+from schemas.errors import ConfigError, CorpusError
 from schemas.manifest import VocabularyFile, WordListFile
 from schemas.masking import (
     MaskingRule,
@@ -24,6 +26,9 @@ from schemas.masking import (
 from schemas.word_list import WordList, parse_words
 from trainer.data.corpus import Corpus
 from trainer.data.packing import RowTable, ragged
+from trainer.data.step_rules import StepMasks
+
+_AS_CORPUS = StepMasks()
 
 
 class DynamicMasks:
@@ -34,7 +39,33 @@ class DynamicMasks:
     ) -> None:
         self._rule, self._vocabulary, self._seed, self._segmenter = rule, vocabulary, seed, segmenter
 
-    def apply(self, table: RowTable) -> RowTable:
+    def rule(self, step: StepMasks) -> MaskingRule:
+        """The rule of the corpus with what ``step`` sets. A row may have as many more targets as its rate.
+
+        Raises ConfigError when the shares are more than 1 together.
+        """
+        rule = self._rule
+        rate = rule.probability if step.rate is None else step.rate
+        mask = rule.mask_share if step.mask_share is None else step.mask_share
+        random = rule.random_share if step.random_share is None else step.random_share
+        if mask + random > 1 + 1e-9:
+            raise ConfigError(
+                f"mask_rule: mask_share {mask:g} and random_share {random:g} are more than 1 together; one of"
+                " them is that of the corpus"
+            )
+        most = rule.max_predictions
+        if rate != rule.probability:
+            most = math.ceil(most * rate / rule.probability)
+        return replace(
+            rule,
+            unit=step.unit or rule.unit,
+            probability=rate,
+            max_predictions=most,
+            mask_share=mask,
+            random_share=random,
+        )
+
+    def apply(self, table: RowTable, step: StepMasks = _AS_CORPUS) -> RowTable:
         """The same rows with other masks."""
         if not table.lengths.size:
             return table
@@ -43,7 +74,7 @@ class DynamicMasks:
         old = ragged(table.masked_starts, table.masked_sizes)
         ids[table.masked_positions[old] + np.repeat(starts[:-1], table.masked_sizes)] = table.masked_ids[old]
         rows = Rows(ids, starts, self._keys(table))
-        masked = mask_rows(rows, self._rule, self._vocabulary, self._segmenter)
+        masked = mask_rows(rows, self.rule(step), self._vocabulary, self._segmenter)
         return replace(
             table,
             input_ids=masked.input_ids,

@@ -45,9 +45,9 @@ class Places:
         """The places at the indices ``chosen``."""
         return Places(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
-    def grouped(self) -> "Places":
-        """The same places sorted by pass, shard, row group and row."""
-        return self.take(np.lexsort((self.row, self.row_group, self.shard, self.corpus_pass)))
+    def grouping(self) -> I64:
+        """The order that sorts the places by pass, shard, row group and row."""
+        return np.lexsort((self.row, self.row_group, self.shard, self.corpus_pass))
 
 
 class _PassRows:

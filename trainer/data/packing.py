@@ -43,6 +43,15 @@ def row_lengths(places: Places, rows: ShardRows, *, whole: bool) -> I64:
     return lengths
 
 
+def row_languages(places: Places, rows: ShardRows, *, whole: bool) -> I64:
+    """The language of each row in ``places``, as an index into the manifest's sorted languages."""
+    languages = np.empty(len(places.row), dtype=np.int64)
+    for key, chosen in _by_group(places):
+        of_group = rows.group(*key).lang_ids if whole else rows.languages(*key)
+        languages[chosen] = of_group[places.row[chosen]]
+    return languages
+
+
 def gather_rows(places: Places, own: slice, rows: ShardRows) -> RowTable:
     """The rows at ``places[own]``, in that order."""
     part = places.take(own)

@@ -70,7 +70,7 @@ def decode(table: pa.Table, limits: RowLimits, origin: str) -> RowGroup:
         masked_ids=masked_ids,
         masked_starts=masked_starts,
         labels=table["next_sentence_label"].to_numpy(),
-        lang_ids=_languages(table["lang"], limits.languages, origin),
+        lang_ids=language_ids(table["lang"], limits.languages, origin),
     )
     _refuse(origin, "length", table["length"].to_numpy() != lengths, "is not the number of input_ids")
     _refuse(origin, "length", lengths < 1, "is 0")
@@ -149,7 +149,8 @@ def _flat(column: pa.ChunkedArray) -> tuple[I32, I64]:
     return flat.astype(np.int32, copy=False), starts.astype(np.int64, copy=False)
 
 
-def _languages(column: pa.ChunkedArray, languages: tuple[str, ...], origin: str) -> I32:
+def language_ids(column: pa.ChunkedArray, languages: tuple[str, ...], origin: str) -> I32:
+    """Of each row the index of its language in ``languages``. Raises CorpusError for another language."""
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     parts = []

@@ -12,7 +12,7 @@ from schemas.arrays import I64
 from schemas.errors import CorpusError
 from schemas.shards import SHARD
 from trainer.data.disk_cache import DiskCache
-from trainer.data.row_groups import COLUMNS, RowGroup, RowLimits, decode
+from trainer.data.row_groups import COLUMNS, RowGroup, RowLimits, decode, language_ids
 from trainer.data.shared_cache import SharedCache
 
 
@@ -86,6 +86,7 @@ class ShardRows:
         self._passes, self._limits, self._disk = passes, limits, disk
         self._groups: SharedCache[RowGroup] = SharedCache(cache_bytes, lambda group: group.nbytes)
         self._lengths: SharedCache[I64] = SharedCache(cache_bytes // 8, lambda lengths: lengths.nbytes)
+        self._languages: SharedCache[I64] = SharedCache(cache_bytes // 8, lambda ids: ids.nbytes)
         self._files: SharedCache[_OpenShard] = SharedCache(open_files, lambda _: 1)
 
     def group(self, corpus_pass: int, shard: int, group: int) -> RowGroup:
@@ -97,6 +98,11 @@ class ShardRows:
         """The length of each row of a row group, from its ``length`` column alone."""
         key = (corpus_pass, shard, group)
         return self._lengths.get(key, lambda: self._read_lengths(*key))
+
+    def languages(self, corpus_pass: int, shard: int, group: int) -> I64:
+        """The language of each row of a row group, from its ``lang`` column alone. Raises CorpusError."""
+        key = (corpus_pass, shard, group)
+        return self._languages.get(key, lambda: self._read_languages(*key))
 
     @property
     def groups_read(self) -> int:
@@ -123,6 +129,12 @@ class ShardRows:
         table = self._open(corpus_pass, shard).read(group, ["length"])
         lengths: I64 = table["length"].to_numpy().astype(np.int64)
         return lengths
+
+    def _read_languages(self, corpus_pass: int, shard: int, group: int) -> I64:
+        place = self._passes[corpus_pass][shard]
+        table = self._open(corpus_pass, shard).read(group, ["lang"])
+        origin = f"{place.uri}: row group {group}"
+        return language_ids(table["lang"], self._limits.languages, origin).astype(np.int64)
 
     def _open(self, corpus_pass: int, shard: int) -> "_OpenShard":
         place = self._passes[corpus_pass][shard]

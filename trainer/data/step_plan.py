@@ -11,13 +11,14 @@ import numpy as np
 
 from schemas.arrays import I64
 from schemas.errors import ConfigError
-from trainer.config import BatchWarmup, Phase
 from trainer.data.order import SampleOrder
+from trainer.data.step_rules import StepMasks, longest_at, masks_at
+from trainer.recipe_config import BatchWarmup, LanguageSampling, MaskRule, Phase
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Step ``step`` trains samples ``first_sample : first_sample + rows`` of its length's stream."""
+    """Step ``step`` trains ``rows`` of the samples from ``first_sample`` on, of its length's stream."""
 
     step: int
     phase: int
@@ -26,6 +27,13 @@ class StepPlan:
     micro_batch_tokens: int
     first_sample: int
     rows: int
+    samples: int
+    """Samples from ``first_sample`` on, from which ``rows`` are chosen; equal to rows without a choice."""
+    longest: int
+    """Longer rows are cut to this length."""
+    masks: StepMasks
+    rotary_base: float | None = None
+    """RoPE base of global layers; None for that of the model's config."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +52,16 @@ class PhasePlan:
 class TrainingPlan:
     """All phases of a run laid out in steps."""
 
-    def __init__(self, phases: Sequence[Phase], orders: Mapping[int, SampleOrder]) -> None:
+    def __init__(
+        self,
+        phases: Sequence[Phase],
+        orders: Mapping[int, SampleOrder],
+        *,
+        mask_rule: MaskRule | None = None,
+        languages: LanguageSampling | None = None,
+    ) -> None:
         """``orders`` has the sample order of every length. Raises ConfigError for an unknown length."""
+        self._mask_rule, self._pool = mask_rule, 1 if languages is None else languages.pool
         self.phases: list[PhasePlan] = []
         self.orders = dict(orders)
         step = 0
@@ -57,7 +73,9 @@ class TrainingPlan:
                     f"phases.{number}.max_seq_length: the corpus has no sequences of length"
                     f" {phase.max_seq_length}; its lengths are {lengths}"
                 )
-            plan = _lay_out(phase, step, position[phase.max_seq_length], orders[phase.max_seq_length])
+            plan = _lay_out(
+                phase, step, position[phase.max_seq_length], orders[phase.max_seq_length], self._pool
+            )
             self.phases.append(plan)
             step += plan.steps
             position[phase.max_seq_length] += plan.samples
@@ -76,7 +94,7 @@ class TrainingPlan:
                 continue
             length = self.at(step).max_seq_length
             planned = [self.at(number) for number in range(step, min(step + batches, self.total_steps))]
-            samples = sum(plan.rows for plan in planned if plan.max_seq_length == length)
+            samples = sum(plan.samples for plan in planned if plan.max_seq_length == length)
             self._skips.append((step, length, samples))
 
     def at(self, step: int) -> StepPlan:
@@ -88,8 +106,9 @@ class TrainingPlan:
         inside = step - plan.first_step
         length = plan.phase.max_seq_length
         left_out = sum(n for start, of, n in self._skips if start <= step and of == length)
-        first = _samples_before(plan.phase.global_batch, plan.ramp, inside)
-        last = min(_samples_before(plan.phase.global_batch, plan.ramp, inside + 1), plan.samples)
+        first = self._pool * _samples_before(plan.phase.global_batch, plan.ramp, inside)
+        last = min(self._pool * _samples_before(plan.phase.global_batch, plan.ramp, inside + 1), plan.samples)
+        own = plan.phase.mask_rule is not None
         return StepPlan(
             step=step,
             phase=number,
@@ -97,7 +116,13 @@ class TrainingPlan:
             max_seq_length=length,
             micro_batch_tokens=plan.phase.micro_batch_tokens,
             first_sample=plan.first_sample + first + left_out,
-            rows=last - first,
+            rows=-(-(last - first) // self._pool),
+            samples=last - first,
+            rotary_base=plan.phase.rotary_base,
+            longest=longest_at(plan.phase.length_warmup, length, inside),
+            masks=masks_at(plan.phase.mask_rule, inside, plan.steps)
+            if own
+            else masks_at(self._mask_rule, step, self.total_steps),
         )
 
 
@@ -109,15 +134,15 @@ def batch_ramp(warmup: BatchWarmup | None, global_batch: int) -> I64:
     return warmup.start + (global_batch - warmup.start) * stair // warmup.stairs
 
 
-def _lay_out(phase: Phase, first_step: int, first_sample: int, order: SampleOrder) -> PhasePlan:
+def _lay_out(phase: Phase, first_step: int, first_sample: int, order: SampleOrder, pool: int) -> PhasePlan:
     ramp = batch_ramp(phase.batch_warmup, phase.global_batch)
     if phase.steps is not None:
-        samples = _samples_before(phase.global_batch, ramp, phase.steps)
+        samples = pool * _samples_before(phase.global_batch, ramp, phase.steps)
         return PhasePlan(phase, first_step, phase.steps, first_sample, samples, ramp)
     epochs = phase.epochs or 1
     end = order.epoch_start(order.epoch_of(first_sample) + epochs)
     samples = end - first_sample
-    steps = _steps_for(phase.global_batch, ramp, samples)
+    steps = _steps_for(phase.global_batch, ramp, -(-samples // pool))
     return PhasePlan(phase, first_step, steps, first_sample, samples, ramp)
 
 

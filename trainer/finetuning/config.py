@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from cluster.jobs.paths import Location
-from trainer.config import Positive, Precision, Section
+from trainer.config import Precision
 from trainer.finetuning.heads.features import Choice
 from trainer.finetuning.inputs.examples import Column
+from trainer.recipe_config import Positive, Section
 
 Task = Literal["classification", "regression", "tokens", "spans"]
 Metric = Literal[

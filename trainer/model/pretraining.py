@@ -86,6 +86,11 @@ class BertPretraining(nn.Module):
         self.kernel = choice.name
         return choice
 
+    def use_rotary_base(self, base: float) -> None:
+        """Sets the RoPE base of the layers with global attention."""
+        if base != self.config.rotary_base:
+            self.config = self.encoder.config = self.config.model_copy(update={"rotary_base": base})
+
     def forward(self, batch: MicroBatch) -> PretrainingOutput:
         """Logits of a packed micro-batch: MLM at its masked tokens, NSP at its first tokens."""
         return self.heads(self.encode(batch), batch)

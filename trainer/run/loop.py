@@ -12,14 +12,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
-
 from cluster import storage
 from cluster.jobs.lease import FencedError
 from schemas.errors import BertmillError
-from schemas.randomness import key_from_text
 from trainer.checkpoint.files import TrainingState
 from trainer.checkpoint.manifest import Trend
 from trainer.checkpoint.store import CheckpointStore
@@ -33,7 +28,6 @@ from trainer.monitoring.records import Ended, Evaluated, Profiled, Saving, Warne
 from trainer.monitoring.run_log import RunLog
 from trainer.monitoring.start_times import StartTimes
 from trainer.monitoring.trackers import check_trackers, open_trackers
-from trainer.optim.optimizers import set_learning_rate, skip_step
 from trainer.run.agreement import Agreement
 from trainer.run.evaluate import ALL, evaluate_until
 from trainer.run.handshake import compare_ranks, open_common_corpus
@@ -59,12 +53,11 @@ from trainer.run.setup import (
     model_config,
     open_data,
     open_held_out,
-    torch_seed,
 )
 from trainer.run.spike_guard import DelayedFlag, SpikeGuard, check_ranks_agree
 from trainer.run.trend import add_held_out, add_line, add_save, alarm_error, problem
+from trainer.run.update import Update
 
-_DROPOUT = key_from_text("trainer.loop", "dropout")
 STEP_NOTE = re.compile(r"in optimizer step (\d+)")
 """The note on an error that a step raised."""
 
@@ -123,11 +116,7 @@ class Trainer:
         source = find_source(store, config, ranks)
         self._resume(source)
         self._check_before_claim(store, kernel)
-        self.module: nn.Module = self.network.loss
-        if ranks.world_size > 1:
-            self.module = DistributedDataParallel(
-                self.module, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
+        self.update = Update(config, ranks, self.network, self.guard, self.learning_rates)
         self._error: BertmillError | None = None
         self._alarmed = False
         self._open_run(store, source, cleanup)
@@ -238,7 +227,8 @@ class Trainer:
         self.start_times.mark("seek")
         agreed = self._agree(batches)
         targets = Targets(agreed.masked_tokens, agreed.pairs, batches.global_tokens, agreed.objective_targets)
-        self._update(batches, self.ranks.to_device(targets))
+        statistics, norm, skip = self.update.apply(batches, self.ranks.to_device(targets))
+        self.reporter.count_step(batches, statistics, norm, skip)
         self.skips.post(self.guard.too_many)
         self.position.step += 1
         self.position.tokens += batches.global_tokens
@@ -290,41 +280,6 @@ class Trainer:
             self.reporter.fail_for_skips()
         self.announcer.announce_step(agreed.committed_step)
         return agreed
-
-    def _update(self, batches: StepBatches, targets: Tensor) -> None:
-        """Forward, backward and the update of the weights, unless the gradient norm is out of line."""
-        step, optimizer, parameters = self.position.step, self.network.optimizer, self.network.parameters
-        torch.manual_seed(torch_seed(self.config.seed, _DROPOUT, step, self.ranks.rank))
-        statistics = self._gradients(batches, targets)
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        if batches.plan.step_in_phase == 0:
-            self.guard.forget()
-        skip = self.ranks.max_on_device(self.guard.is_bad(norm).to(torch.uint8)).bool()
-        self.guard.record(norm, skip)
-        if self.config.stability.clip_norm is not None:
-            nn.utils.clip_grads_with_norm_(parameters, self.config.stability.clip_norm, norm)
-        set_learning_rate(optimizer, self.learning_rates.at(step))
-        skip_step(optimizer, skip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        if self.network.average is not None:
-            self.network.average.update(step + 1)
-        self.reporter.count_step(batches, statistics, norm, skip)
-
-    def _gradients(self, batches: StepBatches, targets: Tensor) -> Tensor:
-        """Puts the gradient of the global batch into the parameters; returns the statistics of this rank."""
-        device, last = self.ranks.device, len(batches.micro_batches) - 1
-        statistics = torch.zeros_like(self.reporter.meter.statistics)
-        for number, micro_batch in enumerate(batches.micro_batches):
-            wrapped = self.module if isinstance(self.module, DistributedDataParallel) else None
-            with wrapped.no_sync() if wrapped is not None and number < last else nullcontext():
-                bf16 = self.network.precision == torch.bfloat16
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    sums = self.module(micro_batch.to(device, non_blocking=True), targets)
-                # DistributedDataParallel takes the mean over ranks; the loss is a sum over them.
-                (sums.loss * self.ranks.world_size).backward()
-            statistics += sums.statistics
-        return statistics
 
     def _set_aside(self, error: BertmillError | None) -> BertmillError | None:
         """Keeps the state of a run that has a new owner, and says where; other errors stay as they are."""

@@ -159,7 +159,8 @@ def state_of(
         spike_guard=guard.state(),
         identity=identity_of(config, corpus.digest, network.digests),
         config=config.model_dump(mode="json"),
-        model=network.config.model_dump(mode="json"),
+        # With the RoPE base of the phase, which an export needs.
+        model=network.model.config.model_dump(mode="json"),
         corpus=CorpusReference(
             uri=corpus.uri,
             sha256=corpus.digest,

@@ -17,6 +17,7 @@ from trainer.data.batches import BatchReader, FixedShape, Stream
 from trainer.data.corpus import Corpus, check_model, check_shards, open_corpus
 from trainer.data.disk_cache import DiskCache
 from trainer.data.dynamic_masks import dynamic_masks
+from trainer.data.language_choice import language_choice
 from trainer.data.rows import ShardRows
 from trainer.data.shared_lengths import SharedLengths
 from trainer.data.step_plan import TrainingPlan
@@ -90,7 +91,10 @@ def plan_of(config: TrainConfig, corpus: Corpus) -> TrainingPlan:
     lengths = sorted({phase.max_seq_length for phase in config.phases} & set(corpus.lengths()))
     window = config.data.shuffle_window
     return TrainingPlan(
-        config.phases, {length: corpus.order(length, config.seed, window) for length in lengths}
+        config.phases,
+        {length: corpus.order(length, config.seed, window) for length in lengths},
+        mask_rule=config.mask_rule,
+        languages=config.language_sampling,
     )
 
 
@@ -133,9 +137,14 @@ def open_data(
             ShardRows(corpus.passes(length), corpus.limits(length), data.cache_bytes, disk=disk),
             dynamic_masks(corpus, length, config.seed) if data.masking == "dynamic" else None,
             fixed_shape(corpus, length, grain) if fixed else None,
+            language_choice(config.language_sampling, corpus, length, plan.total_steps, config.seed),
         )
         for length, order in plan.orders.items()
     }
+    for phase in plan.phases:
+        masks = streams[phase.phase.max_seq_length].masks
+        if masks is not None:
+            masks.rule(plan.at(phase.first_step).masks)
     reader = BatchReader(
         plan,
         streams,

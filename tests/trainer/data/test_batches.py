@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from schemas.errors import CorpusError
 from tests.manifests import sealed, set_entry
 from tests.trainer.synthetic import invented_rows, manifest, write_corpus, write_shard
-from trainer.config import Phase
 from trainer.data.batches import BatchReader, FixedShape, Stream, cut_for_ranks, deal
 from trainer.data.corpus import open_corpus
 from trainer.data.packing import filler
@@ -24,6 +23,7 @@ from trainer.data.rows import ShardRows
 from trainer.data.shared_cache import SharedCache
 from trainer.data.step_plan import TrainingPlan
 from trainer.model.microbatch import NO_SAMPLE
+from trainer.recipe_config import Phase
 
 LENGTHS = st.lists(st.integers(1, 128), max_size=60).map(lambda lengths: np.array(lengths, dtype=np.int64))
 WORLDS = st.integers(1, 5)

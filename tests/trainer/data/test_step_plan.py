@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import ConfigError
-from trainer.config import BatchWarmup, Phase
 from trainer.data.order import SampleOrder
 from trainer.data.step_plan import TrainingPlan, batch_ramp
+from trainer.recipe_config import BatchWarmup, Phase
 
 
 def phase(length: int = 128, batch: int = 8, **fields: Any) -> Phase:

@@ -8,7 +8,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from tests.trainer.synthetic import write_corpus
-from trainer.config import Phase
 from trainer.data.batches import BatchReader, Stream
 from trainer.data.corpus import open_corpus
 from trainer.data.rows import ShardRows
@@ -16,6 +15,7 @@ from trainer.data.step_plan import TrainingPlan
 from trainer.model.config import ModelConfig
 from trainer.model.pretraining import BertPretraining
 from trainer.monitoring.flops import peak_flops, training_flops
+from trainer.recipe_config import Phase
 
 
 @pytest.mark.parametrize(("size", "length", "published"), [("base", 128, 6.99e10), ("large", 512, 1.02e12)])

@@ -250,7 +250,7 @@ def spoil(step: int, factor: float) -> Any:
     """Multiplies the gradients of one step."""
 
     def monkey(trainer: Trainer) -> None:
-        gradients = trainer._gradients
+        gradients = trainer.update.gradients
 
         def spoiled(batches: Any, targets: Any) -> Any:
             statistics = gradients(batches, targets)
@@ -260,7 +260,7 @@ def spoil(step: int, factor: float) -> Any:
                     parameter.grad.mul_(factor)
             return statistics
 
-        vars(trainer).update(_gradients=spoiled)
+        vars(trainer.update).update(gradients=spoiled)
 
     return monkey
 
@@ -288,13 +288,14 @@ def test_a_skipped_step_changes_no_weight_and_no_moment(tmp_path: Path, manifest
 
     def keep(trainer: Trainer) -> None:
         spoil(3, float("inf"))(trainer)
-        step = trainer._update
+        step = trainer.update.apply
 
-        def stepped(batches: Any, targets: Any) -> None:
-            step(batches, targets)
+        def stepped(batches: Any, targets: Any) -> Any:
+            result = step(batches, targets)
             states.append({k: v.clone() for k, v in trainer.network.model.state_dict().items()})
+            return result
 
-        vars(trainer).update(_update=stepped)
+        vars(trainer.update).update(apply=stepped)
 
     run(config, monkey=keep)
     same = [all(torch.equal(a[k], b[k]) for k in a) for a, b in itertools.pairwise(states)]
@@ -350,7 +351,7 @@ def test_skipped_steps_are_counted_between_lines_of_the_log(
     config["logging"]["every_steps"] = every
 
     def monkey(trainer: Trainer) -> None:
-        gradients = trainer._gradients
+        gradients = trainer.update.gradients
 
         def poisoned(batches: StepBatches, targets: Tensor) -> Tensor:
             statistics = gradients(batches, targets)
@@ -359,7 +360,7 @@ def test_skipped_steps_are_counted_between_lines_of_the_log(
                     parameter.grad = torch.full_like(parameter, torch.nan)
             return statistics
 
-        trainer._gradients = poisoned  # type: ignore[method-assign]
+        trainer.update.gradients = poisoned  # type: ignore[method-assign]
 
     with pytest.raises(BertmillError, match="5 steps in a row were skipped"):
         run(config, monkey=monkey)

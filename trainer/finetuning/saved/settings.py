@@ -5,9 +5,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from schemas.errors import CheckpointError
-from trainer.config import Section
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.inputs.examples import Column
+from trainer.recipe_config import Section
 
 # Place of the settings in config.json; transformers keeps this field as it is.
 SETTINGS = ("task_specific_params", "bertmill")

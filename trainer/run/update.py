@@ -1,0 +1,90 @@
+"""One optimizer step on a global batch: gradients of all micro-batches, the spike guard, the update."""
+
+from contextlib import nullcontext
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from schemas.randomness import key_from_text
+from trainer.config import TrainConfig
+from trainer.data.batches import StepBatches
+from trainer.distributed.ranks import Ranks
+from trainer.model.objectives import STATISTICS
+from trainer.optim.optimizers import set_learning_rate, skip_step
+from trainer.run.setup import LearningRates, Network, torch_seed
+from trainer.run.spike_guard import SpikeGuard
+
+_DROPOUT = key_from_text("trainer.loop", "dropout")
+
+
+class UpdateResult(NamedTuple):
+    """What a step did; everything stays on the device."""
+
+    statistics: Tensor
+    """fp32 [languages, len(STATISTICS)] of this rank."""
+    norm: Tensor
+    """0-d: the norm of the gradient before clipping."""
+    skipped: Tensor
+    """Bool, 0-d: whether the weights stayed as they were."""
+
+
+class Update:
+    """The update of the weights, the same on all ranks. Its collective calls are those of its gradients."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        ranks: Ranks,
+        network: Network,
+        guard: SpikeGuard,
+        learning_rates: LearningRates,
+    ) -> None:
+        self._config, self._ranks, self._network = config, ranks, network
+        self._guard, self._learning_rates = guard, learning_rates
+        self.module: nn.Module = network.loss
+        if ranks.world_size > 1:
+            self.module = DistributedDataParallel(
+                network.loss, broadcast_buffers=False, gradient_as_bucket_view=True
+            )
+
+    def apply(self, batches: StepBatches, targets: Tensor) -> UpdateResult:
+        """Forward, backward and the update of the weights, unless the gradient norm is out of line.
+
+        ``targets`` are the Targets of the global batch, on the device.
+        """
+        network, config, step = self._network, self._config, batches.plan.step
+        parameters, optimizer = network.parameters, network.optimizer
+        torch.manual_seed(torch_seed(config.seed, _DROPOUT, step, self._ranks.rank))
+        network.model.use_rotary_base(batches.plan.rotary_base or network.config.rotary_base)
+        statistics = self.gradients(batches, targets)
+        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        if batches.plan.step_in_phase == 0:
+            self._guard.forget()
+        skip = self._ranks.max_on_device(self._guard.is_bad(norm).to(torch.uint8)).bool()
+        self._guard.record(norm, skip)
+        if config.stability.clip_norm is not None:
+            nn.utils.clip_grads_with_norm_(parameters, config.stability.clip_norm, norm)
+        set_learning_rate(optimizer, self._learning_rates.at(step))
+        skip_step(optimizer, skip)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if network.average is not None:
+            network.average.update(step + 1)
+        return UpdateResult(statistics, norm, skip)
+
+    def gradients(self, batches: StepBatches, targets: Tensor) -> Tensor:
+        """Puts the gradient of the global batch into the parameters; returns the statistics of this rank."""
+        device, last = self._ranks.device, len(batches.micro_batches) - 1
+        statistics = torch.zeros(self._network.loss.languages, len(STATISTICS), device=device)
+        for number, micro_batch in enumerate(batches.micro_batches):
+            wrapped = self.module if isinstance(self.module, DistributedDataParallel) else None
+            with wrapped.no_sync() if wrapped is not None and number < last else nullcontext():
+                bf16 = self._network.precision == torch.bfloat16
+                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                    sums = self.module(micro_batch.to(device, non_blocking=True), targets)
+                # DistributedDataParallel takes the mean over ranks; the loss is a sum over them.
+                (sums.loss * self._ranks.world_size).backward()
+            statistics += sums.statistics
+        return statistics
