@@ -25,8 +25,15 @@ def training_gib(config: TrainConfig, vocab_size: int, tokens: int, rates: Memor
     factor = rates.bytes_per_unit[_kind(config)] * (2 if config.precision == "fp32" else 1)
     # A recomputed layer keeps its input in bf16, and one of them at a time is whole again.
     units = factor * (kept + (1 if recomputed else 0)) + 2 * recomputed
-    logits = rates.masked_share * vocab_size * rates.logit_bytes
+    logits = _masked_share(config, rates) * vocab_size * rates.logit_bytes
     return (rates.bytes_per_parameter * parameters(model) + tokens * (units * hidden + logits)) / _GIB
+
+
+def _masked_share(config: TrainConfig, rates: MemoryRates) -> float:
+    """The largest share of tokens that a step masks."""
+    rules = [config.mask_rule, *(phase.mask_rule for phase in config.phases)]
+    set_rates = [rate for rule in rules if rule for rate in (rule.rate, rule.end_rate) if rate is not None]
+    return max(set_rates, default=rates.masked_share)
 
 
 def _kind(config: TrainConfig) -> str:
