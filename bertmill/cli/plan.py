@@ -18,6 +18,7 @@ from bertmill.planning.forecast import (
     training_cost,
 )
 from bertmill.planning.gpu_memory import check_memory, micro_batch_tokens, training_gib
+from bertmill.planning.node_memory import check_partitions
 from bertmill.planning.rates import Rates, TrainingRate, load_rates
 from cluster import storage
 from cluster.jobs.config_file import load_config, parse_yaml
@@ -26,6 +27,9 @@ from pipeline.sources.plan import source_files
 from schemas.errors import BertmillError, ConfigError
 from trainer.config import TrainConfig
 from trainer.recipe_config import Phase
+
+_GB_PER_CORE = 4.0
+"""Of the usual machines of clouds (m7i, n2-standard)."""
 
 
 def add_parser(commands: Commands) -> None:
@@ -40,6 +44,12 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--cores", type=int, default=64, metavar="N", help="cores of the build (default: 64)")
     parser.add_argument(
         "--cores-per-node", type=int, default=16, metavar="N", help="cores of a node (default: 16)"
+    )
+    parser.add_argument(
+        "--node-memory-gb",
+        type=amount,
+        metavar="GB",
+        help="memory of a node of the build; what does not fit exits with status 2 (default: 4 GB a core)",
     )
     parser.add_argument(
         "--input-gb", type=amount, metavar="GB", help="compressed size of the sources (default: as found)"
@@ -85,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     elif "sources" in fields:
         config = load_config(BuildConfig, arguments.config)
         size = arguments.input_gb * 1e9 if arguments.input_gb is not None else sources_bytes(config)
-        text = build_text(config, size, arguments.cores, arguments.cores_per_node)
+        text = build_text(config, size, arguments.cores, arguments.cores_per_node, arguments.node_memory_gb)
     else:
         raise ConfigError(f"{arguments.config}: neither a build (sources) nor a training run (phases)")
     print(text)
@@ -106,11 +116,20 @@ def sources_bytes(config: BuildConfig) -> int:
         raise ConfigError(f"{error}; or pass the size as --input-gb") from error
 
 
-def build_text(config: BuildConfig, compressed_bytes: float, cores: int, cores_per_node: int) -> str:
-    """The forecast of a build as a table."""
+def build_text(
+    config: BuildConfig,
+    compressed_bytes: float,
+    cores: int,
+    cores_per_node: int,
+    node_memory_gb: float | None = None,
+) -> str:
+    """The forecast of a build as a table. Raises ConfigError when a shuffle does not fit into a node."""
     rates = load_rates()
     size = CorpusSize.of(config, compressed_bytes, rates)
     stages = forecast_build(size, cores, cores_per_node, rates)
+    if node_memory_gb is None:
+        node_memory_gb = _GB_PER_CORE * cores_per_node
+    check_partitions(config, size, stages, node_memory_gb)
     nodes = -(-cores // cores_per_node)
     lines = [
         f"{size.compressed_mb / 1e3:,.1f} GB compressed, {size.documents / 1e6:,.2f} M documents, "

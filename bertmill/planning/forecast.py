@@ -127,7 +127,7 @@ def _stage(
         "near": size.documents * 5300 / 1e9,
         "instances": size.shuffled_tokens * ratio.moved_bytes_per_token / 1e9,
     }
-    maps, partitions = _shuffle_tasks(size, moved.get(name, 0.0)) if name in _SHUFFLED else (0, 0)
+    maps, partitions = shuffle_tasks(name, size, moved.get(name, 0.0)) if name in _SHUFFLED else (0, 0)
     return StageForecast(
         name=name,
         tasks=tasks,
@@ -143,9 +143,17 @@ def _stage(
     )
 
 
-def _shuffle_tasks(size: CorpusSize, moved_gb: float) -> tuple[int, int]:
-    """Map tasks and partitions of a shuffle."""
-    return min(size.units, MOST_MAP_TASKS), partition_count(moved_gb * 1e9, size.buckets)
+def shuffle_buckets(name: str, size: CorpusSize) -> int:
+    """Buckets of the shuffle of a stage, or of the largest of them."""
+    if name == "instances":
+        return size.buckets
+    # DOCUMENTS_PER_BUCKET and ROWS_PER_BUCKET in pipeline/stages/near.py and dedup.py.
+    return max(1, math.ceil(size.documents / (5e5 if name == "near" else 2e6)))
+
+
+def shuffle_tasks(name: str, size: CorpusSize, moved_gb: float) -> tuple[int, int]:
+    """Map tasks and partitions of the shuffle of a stage, which moves ``moved_gb``."""
+    return min(size.units, MOST_MAP_TASKS), partition_count(moved_gb * 1e9, shuffle_buckets(name, size))
 
 
 def driver_gb(size: CorpusSize, stages: list[StageForecast], rates: Rates) -> float:
@@ -154,7 +162,8 @@ def driver_gb(size: CorpusSize, stages: list[StageForecast], rates: Rates) -> fl
     The table has two numbers of 8 bytes for each map task and partition, and is held twice while it is
     written.
     """
-    maps, partitions = _shuffle_tasks(size, max(stage.moved_gb for stage in stages))
+    largest = max(stages, key=lambda stage: stage.moved_gb)
+    maps, partitions = shuffle_tasks(largest.name, size, largest.moved_gb)
     lists = (size.units + size.buckets) * rates.driver.kb_per_unit / 1e6
     return rates.driver.base_gb + lists + 2 * 16 * maps * partitions / 1e9
 

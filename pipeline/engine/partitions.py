@@ -1,6 +1,8 @@
 """How a shuffle divides its work: the number of map tasks, and runs of buckets with about equal bytes."""
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -36,26 +38,46 @@ def partition_count(stored_bytes: float, buckets: int) -> int:
 
 
 def plan_partitions(sizes: I64, pending: I64) -> list[Partition]:
-    """The pending buckets (ascending) in runs of neighbors with about equal bytes.
+    """The pending buckets (ascending) in runs of neighbors; the largest run is as small as it can be.
 
-    ``sizes`` [buckets] are the stored bytes of every bucket. A partition exceeds the average by at most the
-    bytes of a bucket.
+    ``sizes`` [buckets] are the stored bytes of every bucket. Buckets are not divided, because a bucket is
+    reduced as a whole. Without gaps in ``pending``, a partition exceeds the total divided by
+    ``partition_count`` by at most the largest bucket.
 
     >>> sizes = np.array([64, 64, 64, 64]) << 20
     >>> [(one.first, one.last) for one in plan_partitions(sizes, np.array([0, 1, 3]))]
     [(0, 0), (1, 1), (3, 3)]
     """
     wanted = sizes[pending]
-    total = int(wanted.sum())
-    count = partition_count(total, len(pending))
-    # The middle of a bucket's bytes decides in which of ``count`` equal shares it falls.
-    middles = np.cumsum(wanted) - wanted / 2
-    shares = np.floor(middles * count / max(total, 1)).astype(np.int64)
+    ends = [0, *np.cumsum(wanted).tolist()]
+    count = partition_count(ends[-1], len(pending))
+    gaps = [0, *(np.flatnonzero(np.diff(pending) > 1) + 1).tolist(), len(pending)]
     if count == len(pending):
-        shares = np.arange(count)
-    opens = np.flatnonzero(np.append(True, (np.diff(shares) > 0) | (np.diff(pending) > 1)))
-    closes = np.append(opens[1:], len(pending)) - 1
+        opens = list(range(len(pending) + 1))
+    else:
+        # Gaps divide the buckets anyway, whatever a partition may hold.
+        most = max(count, len(gaps) - 1)
+        least, enough = max(int(wanted.max(initial=0)), -(-ends[-1] // most)), ends[-1]
+        while least < enough:
+            middle = (least + enough) // 2
+            if len(_opens(ends, gaps, middle)) - 1 <= most:
+                enough = middle
+            else:
+                least = middle + 1
+        opens = _opens(ends, gaps, least)
     return [
-        Partition(number, int(pending[begin]), int(pending[end]), int(wanted[begin : end + 1].sum()))
-        for number, (begin, end) in enumerate(zip(opens.tolist(), closes.tolist(), strict=True))
+        Partition(number, int(pending[begin]), int(pending[end - 1]), ends[end] - ends[begin])
+        for number, (begin, end) in enumerate(pairwise(opens))
     ]
+
+
+def _opens(ends: list[int], gaps: list[int], limit: int) -> list[int]:
+    """Where partitions of at most ``limit`` bytes begin, filled one after another; the last one ends there.
+
+    ``ends`` are the summed bytes before each bucket. No partition reaches over one of ``gaps``.
+    """
+    opens = [0]
+    for gap in gaps[1:]:
+        while opens[-1] < gap:
+            opens.append(bisect_right(ends, ends[opens[-1]] + limit, opens[-1] + 1, gap + 1) - 1)
+    return opens

@@ -90,6 +90,30 @@ def test_work_grows_with_the_corpus_and_memory_does_not() -> None:
     assert all(value > 0 for value in cost.values())
 
 
+def test_a_partition_above_a_quarter_of_the_object_memory_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A terabyte of text in buckets of 64 GiB; what the line advises is accepted."""
+    config = tmp_path / "build.yaml"
+    config.write_text(
+        "output: out\nsources: [{name: w, kind: text, paths: [x.txt], lang: en}]\n"
+        "instances: {bucket_bytes: 68719476736}\n"
+    )
+    command = ["plan", str(config), "--input-gb", "600", "--cores", "64", "--cores-per-node", "8"]
+    assert main(command) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    advice = re.search(
+        r"instances: a partition of [\d.]+ GB exceeds 2\.40 GB, a quarter of the object memory of a node"
+        r" with 32 GB; set instances\.bucket_bytes to (\d+) or use nodes of at least (\d+) GB"
+        r" \(--node-memory-gb\)",
+        line,
+    )
+    assert advice is not None
+    assert main([*command, "--node-memory-gb", advice[2]]) == 0
+    config.write_text(config.read_text().replace("68719476736", advice[1]))
+    assert main(command) == 0
+
+
 def test_published_documents_are_part_of_what_is_written() -> None:
     publishing = BUILD.model_copy(update={"publish": Publish(documents=True)})
     without, with_them = (
