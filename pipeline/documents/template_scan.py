@@ -174,6 +174,6 @@ def _called_template(raw: str, site: SiteInfo) -> str:
     prefix, colon, rest = raw.partition(":")
     if colon and site.namespace_of_prefix(prefix) == TEMPLATE:
         return fold_name(rest)
-    if colon and (find_function(prefix.strip().lower()) is not None or prefix.isupper()):
+    if colon and (find_function(prefix.strip().lower(), site.lang) is not None or prefix.isupper()):
         return ""
     return fold_name(raw)

@@ -64,6 +64,8 @@ class FullStops:
     def _abbreviation_ends(self, text: str, begin: int, stop: int, start: int, kind: WordKind) -> bool:
         if kind is WordKind.UNIT and _is_single(text, stop) and not _follows_number(text, begin, stop - 1):
             kind = WordKind.ABBREVIATION  # "t", "l", "g"
+        if kind is WordKind.BEFORE_NUMBER and _is_single(text, stop) and _follows_initial(text, begin, stop):
+            kind = WordKind.ABBREVIATION  # "m. e.", a vowel in a row of letters
         if text[start].isdigit():
             return kind in (WordKind.UNIT, WordKind.ROMAN)
         if kind in (WordKind.UNIT, WordKind.ROMAN):

@@ -32,8 +32,27 @@ ZERO_WIDTH_SPACED_LANGUAGES = frozenset(_DATA["zero_width_spaced"].split())
 """Languages that separate words by U+200B, if at all."""
 UNMARKED_LANGUAGES = frozenset(_DATA["unmarked"].split())
 """Languages that do not mark the end of a sentence."""
-PARSER_FUNCTION_ALIASES: Mapping[str, str] = _DATA["parser_functions"]
+PARSER_FUNCTION_ALIASES: Mapping[str, str] = {
+    f"#{name}" if function.startswith("#") else name: function
+    for function, listed in _DATA["parser_functions"].items()
+    for name in _names(listed)
+}
 """Local name of a parser function -> its English name, both in lower case."""
+LONG_GROUP_LANGUAGES = frozenset(_DATA["long_groups"].split())
+"""Languages that group the digits of a number only from five digits on."""
+LAKH_GROUP_LANGUAGES = frozenset(_DATA["lakh_groups"].split())
+"""Languages that group digits as in 12,34,567."""
+NUMBER_DIGITS: Mapping[str, str] = _DATA["number_digits"]
+"""Language -> its ten digits, where its wiki does not write the Arabic ones."""
+MONTHS: Mapping[str, tuple[str, ...]] = {
+    lang: tuple(name.replace("_", " ") for name in names.split()) for lang, names in _DATA["months"].items()
+}
+"""Language -> the names of the twelve months."""
+_NUMBER_MARKS = {
+    lang: (marks[0].replace("_", "\u00a0"), marks[2])
+    for marks, languages in _DATA["number_marks"].items()
+    for lang in languages.split()
+}
 _REDIRECT = re.compile(
     "\\s*#\\s*(?:{})\\s*:?\\s*\\[\\[".format("|".join(map(re.escape, _DATA["redirect_words"].split()))), re.I
 )
@@ -48,6 +67,11 @@ def is_redirect(wikitext: str) -> bool:
     if "#" not in wikitext[:200]:
         return False
     return bool(_REDIRECT.match(wikitext) or (len(wikitext) < 2000 and _UNKNOWN_REDIRECT.match(wikitext)))
+
+
+def number_marks(lang: str) -> tuple[str, str]:
+    """The mark between groups of digits and the decimal mark of a language."""
+    return _NUMBER_MARKS.get(lang, (",", "."))
 
 
 def variant_order(lang: str) -> tuple[str, ...]:
@@ -67,6 +91,12 @@ def _namespace_names() -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
                 tuple(filter(None, categories.split("|"))),
             )
     return names
+
+
+TEMPLATE_NAMESPACES: Mapping[str, str] = {
+    lang: name for name, languages in _DATA["template_namespaces"].items() for lang in languages.split()
+}
+"""Language -> local name of the Template namespace."""
 
 
 def file_and_category_names(lang: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

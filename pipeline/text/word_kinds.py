@@ -17,8 +17,8 @@ _VOWELS = frozenset("aeiouyаеёиоуыэюяіїєўαεηιουωæøœıə�
 _LONGEST_ABBREVIATION = 12
 _MANY_WORDS = 50_000
 _THAI = frozenset(["th", "nod", "sou", "tts"])
-# The copula of Sinhala, and a verb of Pashto: words of one letter that end sentences.
-_WORDS_OF_ONE_LETTER = frozenset("යو")
+# The copulas of Sinhala and Nepali, and a verb of Pashto: words of one letter that end sentences.
+_WORDS_OF_ONE_LETTER = frozenset("යوछ")
 
 
 class WordKind(Enum):
@@ -57,6 +57,8 @@ class WordKinds(dict[str, WordKind]):
         word = _NUMBER_AND_HYPHEN.sub("", word, count=1)
         if not word:
             return WordKind.ORDINARY if parts else WordKind.NOTHING
+        if "/" in parts[-1] and parts[-1].lower() in UNITS:
+            return WordKind.UNIT
         if len(word) > _LONGEST_ABBREVIATION:
             return WordKind.ORDINARY
         if _NUMBER.fullmatch(word):

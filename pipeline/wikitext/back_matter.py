@@ -63,7 +63,9 @@ def _text_after(line: str, level: int) -> str:
 
 def fold_heading(title: str) -> str:
     """A heading as it is compared: without markup and marks at its end, in lower case."""
-    return " ".join(_MARK.sub("", title).split()).strip(" :：.=").casefold()
+    folded = " ".join(_MARK.sub("", title).split()).strip(" :：.=").casefold()
+    # A capital "İ" is folded to an "i" with a dot above.
+    return folded.replace("i\u0307", "i")
 
 
 def _heading_of(line: str) -> tuple[int, str]:

@@ -7,7 +7,7 @@ stands on both sides of it tells.
 import re
 import unicodedata
 
-from pipeline.text.languages import UNSPACED_LANGUAGES
+from pipeline.text.languages import UNSPACED_LANGUAGES, ZERO_WIDTH_SPACED_LANGUAGES
 from pipeline.text.sentences import split_sentences
 from pipeline.wikitext.markup import ASIDE, GAP, HOLE, SOFT
 from pipeline.wikitext.wiki_words import (
@@ -29,6 +29,7 @@ _DOUBLED_MARK = re.compile(
 )
 _HOLE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{HOLE}[\\s{GAP}{HOLE}]*+")
 _ASIDE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{ASIDE}[\\s{GAP}{ASIDE}]*+")
+_ENCLOSED_ASIDE = re.compile(f"\\[\\s*{ASIDE}\\s*\\]|/\\s*{ASIDE}\\s*/")
 _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”»")
 _NO_SPACE_AFTER = frozenset("([（「『“„«")
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
@@ -39,7 +40,7 @@ _FULL_STOPS = frozenset(".!?…。！？।॥۔؟։።")
 _SHORT_WORD = re.compile("(?<!\\S)[^\\W\\d_]{1,3}$")
 _LAST_LETTERS = re.compile("(?<![^\\W_])[^\\W\\d_]{1,4}$")
 # What directly precedes a template that shows a value, not a footnote.
-_VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'’ʼ‘=<>≈~≤≥±+×-–—−/$€£¥₽₹:№#@°%：־")
+_VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'’ʼ‘=<>≈~≤≥±+×-–—−/$€£¥₽₹:№#@°%：־\u200c\u200d")
 # An ending that is joined by a mark: "NATO:n", "MOL-ban", "İzmir'de".
 _JOINED_ENDING = re.compile("[-:'’‐‑][^\\W\\d_]")
 _MAX_BRACKET = 240
@@ -147,7 +148,8 @@ def _is_glued_ending(after: str, lang: str) -> bool:
     if not after[0].isalnum() or _is_ending(after, lang):
         return True
     if lang in ONLY_LISTED_SUFFIXES or lang in UNSPACED_LANGUAGES:
-        return False
+        # Where spaces part phrases, one before a template is within a sentence.
+        return lang in ZERO_WIDTH_SPACED_LANGUAGES
     return not (after[0].isupper() or after[0].istitle() or after[0].isdigit())
 
 
@@ -197,7 +199,7 @@ def _leads_on(before: str) -> bool:
 
 def judge_asides(line: str, lang: str) -> str:
     """``line`` with a gap or a hole for every text that most sentences do without."""
-    line = _BRACKET.sub(_drop_labels, line)
+    line = _BRACKET.sub(_drop_labels, _ENCLOSED_ASIDE.sub(ASIDE, line))
     return _ASIDE.sub(lambda match: _judge_aside(match, lang), line)
 
 

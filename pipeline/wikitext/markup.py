@@ -77,7 +77,7 @@ _ALTERNATIVES = (
     # Any letters and marks: in Indic scripts the vowel signs of a switch are not \\w.
     r"__(?=[^\W\d])[^\s<>\[\]{}|=:*#'\"&]{2,60}?__",
     # An address in a comment must not swallow the comment's end.
-    r"://(?>(?:[^\s<>\[\]{}|\"'-]++|-(?!->))*)",
+    r"://(?>(?:[^\s<>\[\]{}|\"'（）。、，；：！？「」『』《》【】-]++|-(?!->))*)",
 )
 _VARIANT_ALTERNATIVES = (r"-\{(?!\{)", r"\}-")
 
@@ -103,6 +103,7 @@ _KNOWN_TAGS = RAW_TAGS | _HIDDEN_TAGS | _BLOCK_TAGS | _INLINE_TAGS
 _HIDING_STYLE = re.compile(r"(?i)display\s*:\s*none")
 _CLASS = re.compile(r"""(?i)\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""")
 _TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)")
+_ADDRESSES = ("<http://", "<https://", "<ftp://")
 _SWITCHES = frozenset(
     "notoc forcetoc toc noeditsection nogallery notitleconvert notc nocontentconvert nocc index noindex "
     "staticredirect newsectionlink nonewsectionlink hiddencat expectunusedcategory expectunusedtemplate "
@@ -210,6 +211,8 @@ def _classify_line(token: str) -> tuple[int, str]:
 def _classify_tag(token: str) -> tuple[int, str]:
     found = _TAG_NAME.match(token)
     name = found.group(1).lower() if found else ""
+    if token.startswith(_ADDRESSES):
+        return SILENT, ""
     if name not in _KNOWN_TAGS:
         return LITERAL, token
     TAG_NAMES[token] = name

@@ -62,9 +62,14 @@ _FORMULA_NUMBER = re.compile(r"[(（\[](?:[^\W\d_]{1,4}\.\s?)?[^()（）\[\]\s]{
 _TERM_PARTS = re.compile(r"\s:\s")
 # What is raised after a digit, a bracket or a variable is a power if it is a number or a variable;
 # after a unit ("m2") and in an ordinal number ("1er") it is written beside.
+_LETTERS = f"{ITALIC}{BOLD}{FORMULA_OPEN}"
 _POWER = re.compile(
-    f"(?<=[0-9)\\]{ITALIC}]){SUPERSCRIPT}\\s*+(?=[{ITALIC}{BOLD}]*[-+−–]?[0-9]|[{ITALIC}{BOLD}]+[^\\W\\d_])"
+    f"(?:(?<=[0-9)\\]{ITALIC}])|(?<=[^0-9.,]10)[ \u00a0]){SUPERSCRIPT}\\s*+"
+    f"(?=[{_LETTERS}]*[-+−–]?[0-9]|[{_LETTERS}]+[^\\W\\d_]|[a-z]\\s?[-+−–*/])"
 )
+# A letter that is no variable is one of an ordinal number: the Catalan "2n".
+_POWER_OF_VARIABLE = re.compile(f"(?<=[0-9]){SUPERSCRIPT}(?=[nkxijpq](?![^\\W_]))")
+_N_IS_ORDINAL = ("ca", "oc")
 
 
 def finish(
@@ -130,13 +135,18 @@ def _heading(line: str, kept: bool) -> str:
 def _finish_line(line: str, lang: str, options: WikitextOptions, in_list: bool, clean: CleanText) -> None:
     if FORMULA_OPEN in line:
         dropped = options.math != "tex" and _only_formulas(line)
+        if SUPERSCRIPT in line:
+            line = _POWER.sub("^", line)
         line = line.replace(FORMULA_OPEN, "").replace(FORMULA_CLOSE, "")
         if dropped:
             clean.formula_paragraphs += 1
             clean.formula_chars += len(line)
             return
     if SUPERSCRIPT in line:
-        line = _POWER.sub("^", line).replace(SUPERSCRIPT, "")
+        line = _POWER.sub("^", line)
+        if lang not in _N_IS_ORDINAL:
+            line = _POWER_OF_VARIABLE.sub("^", line)
+        line = line.replace(SUPERSCRIPT, "")
     if BOLD in line:
         line = _resolve_bold(line)
     if ITALIC in line:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pipeline.text.languages import WIKI_CODES, file_and_category_names
+from pipeline.text.languages import TEMPLATE_NAMESPACES, WIKI_CODES, file_and_category_names
 from schemas.errors import InputError
 
 MEDIA, SPECIAL, MAIN, USER, PROJECT, FILE, TEMPLATE, HELP, CATEGORY = -2, -1, 0, 2, 4, 6, 10, 12, 14
@@ -48,7 +48,8 @@ class SiteInfo:
     def __post_init__(self) -> None:
         prefixes: dict[str, int] = {}
         files, categories = file_and_category_names(self.lang)
-        local = {FILE: files, CATEGORY: categories}
+        templates = (TEMPLATE_NAMESPACES[self.lang],) if self.lang in TEMPLATE_NAMESPACES else ()
+        local = {FILE: files, CATEGORY: categories, TEMPLATE: templates}
         # Later ones win: what the dump says about itself is never overruled.
         for source in (_ENGLISH, local, self.namespaces):
             for number, names in source.items():

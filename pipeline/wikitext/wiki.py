@@ -71,6 +71,8 @@ _PAGE_NAMES = frozenset(
     for end in ("", "E")
 )
 _NAMESPACE_WORDS = frozenset(["NAMESPACE", "NAMESPACEE", "SUBJECTSPACE", "ARTICLESPACE"])
+# Beginnings of magic words that show a number or a date, with an argument as well.
+_VALUE_WORDS = ("NUMBEROF", "NUMBERINGROUP", "PAGESIN", "PAGESIZE", "CURRENT", "LOCAL", "REVISION")
 # The main namespace has the number 0 and no name.
 _NAMESPACE_NUMBER = "NAMESPACENUMBER"
 _MAX_REMEMBERED = 20_000
@@ -164,13 +166,15 @@ class Wiki:
             if head.lower() == "#invoke":
                 rule = self._module_rule(rest)
                 return Call(rule, place if rule is not None else 0)
-            function = find_function(head.lower())
+            function = find_function(head.lower(), self.site.lang)
             if function is not None:
                 return Call(_fixed(function), place)
             if head in PAGE_NAME_WORDS or head in _PAGE_NAMES:
                 return Call(lambda arguments: arguments.get("1"), place)
             if self.site.namespace_of_prefix(head) == TEMPLATE:
                 name = rest
+            elif head.startswith(_VALUE_WORDS):
+                return Call(None, place)
             elif head.isupper():
                 # {{DEFAULTSORT:...}} and its kin in the wiki's own language.
                 return Call("")

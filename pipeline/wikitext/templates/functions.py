@@ -6,10 +6,12 @@ Arithmetic has a separate parser. Today's date and the page's metadata become ho
 """
 
 import re
+from collections.abc import Callable
 
-from pipeline.wikitext.markup import ASIDE, SUPERSCRIPT
+from pipeline.wikitext.markup import ASIDE, FORMULA_CLOSE, FORMULA_OPEN, SUPERSCRIPT
 from pipeline.wikitext.markup import HOLE as HOLE_MARK
 from pipeline.wikitext.templates.expressions import evaluate, show
+from pipeline.wikitext.templates.localized import format_number, format_time, plural
 from pipeline.wikitext.templates.rule import Arguments, Rule
 
 _PLAIN_NUMBER = re.compile(r"[-+]?[0-9]{1,15}(?:\.[0-9]{1,15})?")
@@ -216,6 +218,10 @@ FUNCTIONS: dict[str, Rule] = {
 
 # --- parser functions: the text after the colon is argument 1 -------------------------------------------
 
+ERROR = HOLE_MARK + FORMULA_OPEN + FORMULA_CLOSE
+"""What ``{{#expr:}}`` gives for what is no expression: a hole that ``{{#iferror:}}`` knows by the empty
+formula behind it, which no page has."""
+
 
 def _first(arguments: Arguments) -> str:
     return arguments.get("1")
@@ -249,13 +255,23 @@ def _same(left: str, right: str) -> bool:
     )
 
 
-def _if_error(arguments: Arguments) -> str:
-    return arguments.get("3") or arguments.get("1")
+def _if_error(arguments: Arguments) -> str | None:
+    tested = arguments.get("1")
+    if ERROR in tested:
+        return arguments.get("2")
+    if _unknown(tested):
+        return None
+    return arguments.get("3") if len(arguments.names()) > 2 else tested
 
 
 def _expression(arguments: Arguments) -> str | None:
-    value = evaluate(arguments.get("1"))
-    return None if value is None else show(value)
+    expression = arguments.get("1")
+    if not expression:
+        return ""
+    value = evaluate(expression)
+    if value is not None:
+        return show(value)
+    return None if HOLE_MARK in expression else ERROR
 
 
 def _if_expression(arguments: Arguments) -> str | None:
@@ -271,18 +287,18 @@ def _switch(arguments: Arguments) -> str | None:
     wanted = arguments.at(0) if names else ""
     if HOLE_MARK in wanted:
         return None
-    default, falls_through = -1, False
+    default, falls_through, default_follows = -1, False, False
     for place, name in enumerate(names[1:], 1):
         if name is None:
             text = arguments.at(place)
             falls_through = falls_through or _same(text, wanted)
             if place == len(names) - 1:
                 return text
-            default = place if text == "#default" else default
+            default_follows = default_follows or text == "#default"
         elif falls_through or _same(name, wanted):
             return arguments.at(place)
-        elif name == "#default" or (0 < default == place - 1):
-            default = place
+        elif name == "#default" or default_follows:
+            default, default_follows = place, False
     return arguments.at(default) if default > 0 else ""
 
 
@@ -322,13 +338,10 @@ PARSER_FUNCTIONS: dict[str, Rule] = {
     "#ifexist": lambda arguments: arguments.get("2"),
     "#switch": _switch,
     "#tag": _tag,
-    "formatnum": _first,
     "lc": lambda arguments: arguments.get("1").lower(),
     "uc": lambda arguments: arguments.get("1").upper(),
     "lcfirst": lambda arguments: arguments.get("1")[:1].lower() + arguments.get("1")[1:],
     "ucfirst": lambda arguments: arguments.get("1")[:1].upper() + arguments.get("1")[1:],
-    "plural": lambda arguments: arguments.get("2"),
-    "grammar": lambda arguments: arguments.get("2"),
     "gender": lambda arguments: arguments.get("2"),
     "ns": lambda arguments: arguments.get("1").removeprefix("0"),
     "nse": lambda arguments: arguments.get("1").removeprefix("0"),
@@ -338,7 +351,13 @@ PARSER_FUNCTIONS: dict[str, Rule] = {
     "padleft": lambda arguments: _padded(arguments, True),
     "padright": lambda arguments: _padded(arguments, False),
 }
-"""Parser functions by English name that give a text."""
+"""Parser functions by English name that give a text in any language; `LOCALIZED_FUNCTIONS` need that."""
+LOCALIZED_FUNCTIONS: dict[str, Callable[[Arguments, str], str | None]] = {
+    "formatnum": format_number,
+    "plural": plural,
+    "#time": format_time,
+}
+"""Those whose text depends on the language of the wiki."""
 NAMED_FUNCTIONS = frozenset([_switch])
 """Those whose arguments after the first may have names."""
 SILENT_PARSER_FUNCTIONS = frozenset(

@@ -15,7 +15,12 @@ import yaml
 
 from pipeline.text.languages import PARSER_FUNCTION_ALIASES
 from pipeline.wikitext.markup import ASIDE, BLANKS, FORMULA_CLOSE, FORMULA_OPEN
-from pipeline.wikitext.templates.functions import FUNCTIONS, PARSER_FUNCTIONS, SILENT_PARSER_FUNCTIONS
+from pipeline.wikitext.templates.functions import (
+    FUNCTIONS,
+    LOCALIZED_FUNCTIONS,
+    PARSER_FUNCTIONS,
+    SILENT_PARSER_FUNCTIONS,
+)
 from pipeline.wikitext.templates.rule import HOLE, SILENT, Arguments, Fixed, Rule
 from pipeline.wikitext.wiki_words import TEXT_ARGUMENTS
 from schemas.errors import ConfigError
@@ -113,6 +118,7 @@ def parse_pattern(text: str) -> _Pattern:
 
 # A template that shows its first argument may be given it under a name.
 _TEXT_ONLY = {"{1}": "{1|text}", "{2}": "{2|text}"}
+_ONE_ARGUMENT = re.compile(r"[^{}]*\{1\}[^{}]*")
 
 
 def _rule(text: str) -> Rule:
@@ -127,7 +133,8 @@ def _rule(text: str) -> Rule:
     if text.startswith("formula "):
         formula = text.removeprefix("formula ")
         return _Formula(parse_pattern(_TEXT_ONLY.get(formula, formula)))
-    pattern = parse_pattern(_TEXT_ONLY.get(text, text))
+    shown = text.replace("{1}", "{1|text}") if _ONE_ARGUMENT.fullmatch(text) else _TEXT_ONLY.get(text, text)
+    pattern = parse_pattern(shown)
     if all(isinstance(part, str) for part in pattern.parts):
         return Fixed("".join(map(str, pattern.parts)))
     return pattern
@@ -155,11 +162,20 @@ class TemplateRules:
         return None
 
 
-def find_function(name: str) -> Rule | None:
-    """The rule of a parser function (``#if``, ``lc``), or None where ``name`` is none."""
+_UNKNOWN_FUNCTIONS = frozenset(["grammar"])
+"""Parser functions without "#" whose text is not known: an inflected name."""
+
+
+def find_function(name: str, lang: str) -> Rule | None:
+    """The rule of a parser function (``#if``, ``lc``) in a wiki, or None where ``name`` is none."""
     name = PARSER_FUNCTION_ALIASES.get(name, name)
     if name in SILENT_PARSER_FUNCTIONS:
         return SILENT
+    localized = LOCALIZED_FUNCTIONS.get(name)
+    if localized is not None:
+        return lambda arguments: localized(arguments, lang)
+    if name in _UNKNOWN_FUNCTIONS:
+        return HOLE
     return PARSER_FUNCTIONS.get(name, HOLE if name.startswith("#") else None)
 
 
