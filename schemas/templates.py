@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-TEMPLATES_VERSION = 1
+TEMPLATES_VERSION = 2
 
 FOUND = pa.schema(
     [

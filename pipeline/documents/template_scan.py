@@ -26,7 +26,8 @@ _BATCH_BYTES = 4 << 20
 _LAST_SECTIONS = 8
 _MAX_SECTION_BYTES = 20_000
 _MAX_HEADING_BYTES = 60
-_USE = re.compile(rb"\{\{[ \t\n]*+([^{}|\n#\[\]]{1,200}?)[ \t]*(?=[|}\n]|&lt;!--)")
+_USE = re.compile(rb"\{\{[ \t\n]*+([^{}|\n#\[\]]{1,200}+)(?=[|}\n])")
+_COMMENT = b"&lt;!--"
 _HEADING = re.compile(rb"\n(={2,4})[ \t]*+([^\n]{1,80}?)[ \t]*\1[ \t]*(?=\n|\Z)")
 _ITEM = re.compile(rb"(?m)^[*#:;]+(.*)$")
 _CITATION = re.compile(rb"//|ISBN|isbn|doi|\{\{|&lt;ref|''[^\n]*(?<!\d)(?:1[5-9]|20)\d\d(?!\d)")
@@ -117,17 +118,17 @@ def _row(
 
 def _count_headings(text: bytes, wiki: _Wiki) -> None:
     """Counts the last sections of an article, and those of them that are lists of links to its end."""
-    found = list(_HEADING.finditer(text))[-_LAST_SECTIONS:]
-    if not found:
-        return
-    ends = [heading.start() for heading in found[1:]] + [len(text)]
-    at_end = True
-    for heading, end in zip(reversed(found), reversed(ends), strict=True):
+    end, at, seen, at_end = len(text), len(text), 0, True
+    while seen < _LAST_SECTIONS and (at := text.rfind(b"\n==", 0, at)) >= 0:
+        heading = _HEADING.match(text, at)
+        if heading is None:
+            continue
+        seen += 1
         title = heading[2]
         lists = at_end and _is_list_of_links(
             text[heading.end() : min(end, heading.end() + _MAX_SECTION_BYTES)]
         )
-        at_end = at_end and lists is not False
+        end, at_end = at, at_end and lists is not False
         if len(title) <= _MAX_HEADING_BYTES and lists is not None:
             wiki.headings[title] += 1
             wiki.listed[title] += lists
@@ -136,17 +137,29 @@ def _count_headings(text: bytes, wiki: _Wiki) -> None:
 def _is_list_of_links(section: bytes) -> bool | None:
     """Whether the text of a section is a list of links or citations; None for one without text."""
     items = _ITEM.findall(section)
-    links = sum(bool(_CITATION.search(item) or _BARE_LINK.fullmatch(item)) for item in items)
     prose = len(_SILENT_LINE.sub(b"", _ITEM.sub(b"", section)).strip())
     if not items and not prose:
         return True if b"&lt;references" in section else None
-    return links >= _MIN_LINKS * len(items) and links > 0 and prose <= sum(map(len, items)) // 4
+    if not items or prose > sum(map(len, items)) // 4:
+        return False
+    links = sum(map(_is_link, items))
+    return links >= _MIN_LINKS * len(items) and links > 0
+
+
+def _is_link(item: bytes) -> bool:
+    # The commonest signs are looked for first, each in one pass of the machine.
+    return (
+        b"//" in item
+        or b"{{" in item
+        or _BARE_LINK.fullmatch(item) is not None
+        or _CITATION.search(item) is not None
+    )
 
 
 def _counted(name: str, wiki: _Wiki) -> Iterator[dict[str, object]]:
     uses: Counter[str] = Counter()
     for raw, count in wiki.uses.items():
-        called = _called_template(_text(raw), wiki.site)
+        called = _called_template(_text(raw.partition(_COMMENT)[0]), wiki.site)
         if called:
             uses[called] += count
     for called, count in sorted(uses.items()):
