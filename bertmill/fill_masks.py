@@ -1,63 +1,72 @@
-"""Predicts the [MASK]s of texts with an exported model."""
+"""Predicts the masks of texts with a model of any tokenizer."""
 
 from collections.abc import Sequence
 
 import torch
+from tokenizers import AddedToken, Tokenizer
 
-from cluster import storage
-from pipeline.wordpiece.tokenization import WordPieceTokenizer
-from pipeline.wordpiece.vocabulary import load_vocabulary
-from schemas.errors import InputError
-from schemas.vocabulary import CLS, CONTINUATION, MASK, SEP
+from schemas.errors import CorpusError, InputError
+from schemas.vocabulary import CONTINUATION, MASK
 from trainer.export.load_model import load_model
+from trainer.export.tokenizer_folder import load_tokenizer, special_token
 
 Predictions = list[tuple[str, float]]
 
 
 def fill_masks(model_uri: str, texts: Sequence[str], top: int = 3) -> list[list[Predictions]]:
-    """For each text and each of its [MASK]s, the ``top`` likeliest tokens with their probabilities.
+    """For each text and each of its masks, the ``top`` likeliest tokens with their probabilities.
 
-    Raises CheckpointError when there is no Hugging Face directory at ``model_uri``, InputError for a text
-    without [MASK] or longer than the model's positions.
+    A mask is [MASK] or the tokenizer's own mask token, such as <mask>. Raises CheckpointError when there is
+    no Hugging Face directory at ``model_uri``, InputError for a text without a mask or longer than the
+    model's positions, and for a folder without a tokenizer.
     """
     saved = load_model(model_uri)
     saved.require_mlm("fill")
     model = saved.model
-    vocabulary = load_vocabulary(storage.join(model_uri, "vocab.txt"))
-    tokenizer = WordPieceTokenizer(vocabulary)
+    tokenizer, mask, mask_id = _tokenizer(model_uri, model.config.vocab_size)
+    size = min(max(tokenizer.get_vocab().values()) + 1, model.config.vocab_size)
     results = []
     for text in texts:
-        ids = _ids_with_masks(text, tokenizer)
-        if len(ids) > model.config.max_positions:
+        encoding = tokenizer.encode(text.replace(MASK, mask))
+        ids = torch.tensor([encoding.ids])
+        if ids.shape[1] > model.config.max_positions:
             limit = model.config.max_positions
-            raise InputError(f"{text[:40]!r}: {len(ids)} tokens, but the model has {limit} positions")
-        positions = [position for position, token in enumerate(ids) if token == vocabulary.index[MASK]]
-        if not positions:
-            raise InputError(f"{text[:40]!r}: contains no {MASK}")
-        tokens = torch.tensor([ids])
+            raise InputError(f"{text[:40]!r}: {ids.shape[1]} tokens, but the model has {limit} positions")
+        places = (ids[0] == mask_id).nonzero().flatten()
+        if not len(places):
+            raise InputError(f"{text[:40]!r}: contains no {mask if mask == MASK else f'{MASK} or {mask}'}")
         with torch.no_grad():
-            hidden = model.encode_padded(tokens, torch.zeros_like(tokens), torch.ones_like(tokens))
-            logits = model.token_head(hidden[0, positions], model.word_weight)[:, : len(vocabulary.pieces)]
-        best = logits.float().softmax(-1).topk(min(top, len(vocabulary.pieces)))
+            hidden = model.encode_padded(ids, torch.tensor([encoding.type_ids]), torch.ones_like(ids))
+            logits = model.token_head(hidden[0, places], model.word_weight)[:, :size]
+        best = logits.float().softmax(-1).topk(min(top, size))
         results.append(
             [
-                [(_word(vocabulary.pieces[token]), value) for token, value in zip(row, values, strict=True)]
+                [(_word(tokenizer, token), value) for token, value in zip(row, values, strict=True)]
                 for row, values in zip(best.indices.tolist(), best.values.tolist(), strict=True)
             ]
         )
     return results
 
 
-def _word(piece: str) -> str:
-    return piece.removeprefix(CONTINUATION) if piece != CONTINUATION else piece
+def _tokenizer(folder: str, vocab_size: int) -> tuple[Tokenizer, str, int]:
+    """The tokenizer of a model, its mask token, and the token's id."""
+    tokenizer = load_tokenizer(folder)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    mask = special_token(folder, MASK, tokenizer)
+    mask_id: int | None = tokenizer.token_to_id(mask)
+    if mask_id is None or mask_id >= vocab_size:
+        raise CorpusError(f"{folder}: the vocabulary of this model has no mask token")
+    if mask_id not in tokenizer.get_added_tokens_decoder():
+        # Otherwise it would be split in a text.
+        tokenizer.add_special_tokens([AddedToken(mask)])
+    return tokenizer, mask, mask_id
 
 
-def _ids_with_masks(text: str, tokenizer: WordPieceTokenizer) -> list[int]:
-    """The ids of [CLS] text [SEP]. [MASK] in the text becomes the special token, unlike in a corpus."""
-    index = tokenizer.vocabulary.index
-    ids = [index[CLS]]
-    for number, part in enumerate(text.split(MASK)):
-        if number:
-            ids.append(index[MASK])
-        ids += tokenizer.encode(part)
-    return [*ids, index[SEP]]
+def _word(tokenizer: Tokenizer, token: int) -> str:
+    """The text of a token without the sign of a word's beginning or middle."""
+    piece = tokenizer.id_to_token(token) or ""
+    text = tokenizer.decode([token], skip_special_tokens=False).strip() or piece
+    if "\ufffd" in text:
+        return piece  # a part of a character's bytes
+    return text.removeprefix(CONTINUATION) or text

@@ -84,8 +84,10 @@ class Distillation(Section):
     copy_layers: bool = True
     """Initialize the student with the teacher's embeddings, heads and evenly chosen layers."""
     soft: Annotated[float, Field(ge=0)] = 5.0
-    """Weight of the KL divergence from the teacher's predictions (soft targets), at the masked tokens.
-    DistilBERT compares all tokens, which takes about seven times as many products with the vocabulary."""
+    """Weight of the KL divergence from the teacher's predictions (soft targets)."""
+    soft_tokens: Literal["all", "masked"] = "all"
+    """Tokens with soft targets: all, as in DistilBERT, or only masked ones, which takes about a seventh of
+    the products with the vocabulary."""
     token: Annotated[float, Field(ge=0)] = 2.0
     """Weight of the pretraining loss."""
     hidden: Annotated[float, Field(ge=0)] = 1.0

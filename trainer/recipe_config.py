@@ -88,8 +88,8 @@ class Phase(Section):
     steps: Positive | None = None
     """Optimizer steps. Give either steps or epochs."""
     epochs: Positive | None = None
-    """Passes over the sequences of this length; the last batch may be smaller. If an earlier phase of this
-    length stopped inside an epoch, the rest of that epoch counts as the first pass."""
+    """Passes over the sequences of this length; the last batch may be smaller. A phase that follows one of
+    the same length goes on where that stopped, and has as many sequences as this number of passes."""
     learning_rate: Annotated[float, Field(gt=0, lt=10)]
     """Peak learning rate of the phase."""
     warmup: Annotated[float, Field(ge=0)] | None = None

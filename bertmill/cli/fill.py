@@ -9,7 +9,9 @@ def add_parser(commands: Commands) -> None:
     """Adds ``fill`` to the console command."""
     parser = commands.add_parser("fill", help="predict the [MASK]s of a text with an exported model")
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory")
-    parser.add_argument("text", nargs="+", metavar="TEXT", help="text that contains [MASK]")
+    parser.add_argument(
+        "text", nargs="+", metavar="TEXT", help="text that contains [MASK] or the tokenizer's own mask token"
+    )
     parser.add_argument(
         "--top", type=positive, default=3, metavar="N", help="predictions for each mask (default: 3)"
     )

@@ -139,9 +139,9 @@ def _lay_out(phase: Phase, first_step: int, first_sample: int, order: SampleOrde
     if phase.steps is not None:
         samples = pool * _samples_before(phase.global_batch, ramp, phase.steps)
         return PhasePlan(phase, first_step, phase.steps, first_sample, samples, ramp)
-    epochs = phase.epochs or 1
-    end = order.epoch_start(order.epoch_of(first_sample) + epochs)
-    samples = end - first_sample
+    # As long as so many passes, also if the phase starts inside one.
+    epoch = order.epoch_of(first_sample)
+    samples = order.epoch_start(epoch + (phase.epochs or 1)) - order.epoch_start(epoch)
     steps = _steps_for(phase.global_batch, ramp, -(-samples // pool))
     return PhasePlan(phase, first_step, steps, first_sample, samples, ramp)
 

@@ -24,7 +24,9 @@ from trainer.export.tokenizer_folder import (
     VOCABULARY_FILES,
     input_names,
     json_bytes,
+    load_tokenizer,
     special_ids,
+    special_token,
     tokenizer_files,
 )
 from trainer.model.config import ModelConfig
@@ -74,7 +76,8 @@ def export_model(
     names = input_names(segments=_takes_token_types(model.config, family))
     files = tokenizer_files(tokenizer, model.config.max_positions, names)
     weights = safetensors.torch.save(tensors, metadata={"format": "pt"})
-    readme = card_text(model, card, hashlib.sha256(weights).hexdigest(), family)
+    mask = special_token(tokenizer, "[MASK]", load_tokenizer(tokenizer))
+    readme = card_text(model, card, hashlib.sha256(weights).hexdigest(), family, mask)
     write_directory(output, {**files, WEIGHTS_NAME: weights, "README.md": readme.encode()}, config)
 
 
@@ -191,8 +194,13 @@ def _load(uri: str) -> dict[str, Tensor]:
         raise CheckpointError(f"{uri}: {error}") from error
 
 
-def card_text(model: BertPretraining, card: ModelCard, weights_sha256: str, family: Family) -> str:
-    """README.md: metadata, how to load the model, its training and its held-out figures."""
+def card_text(
+    model: BertPretraining, card: ModelCard, weights_sha256: str, family: Family, mask: str = "[MASK]"
+) -> str:
+    """README.md: metadata, how to load the model, its training and its held-out figures.
+
+    ``mask`` is the mask token of the tokenizer.
+    """
     config = model.config
     head = {
         "library_name": "transformers",
@@ -210,7 +218,7 @@ def card_text(model: BertPretraining, card: ModelCard, weights_sha256: str, fami
         f"hidden size {config.hidden_size}, {config.heads} heads, a vocabulary of {config.vocab_size:,}, "
         f"sequences of up to {config.max_positions}, {parameter_count(model):,} parameters.",
         "## Use\n\n```python\nfrom transformers import pipeline\n\n"
-        f'pipeline("fill-mask", "{card.name}")("This is a [MASK].")\n```\n\n'
+        f'pipeline("fill-mask", "{card.name}")("This is a {mask}.")\n```\n\n'
         f"It loads as `{architecture}`.{_left_out(config, architecture)}",
         _training_text(config, card, weights_sha256),
     ]

@@ -28,6 +28,10 @@ _NAMES = {
 }
 
 
+# As RoBERTa and SentencePiece spell them, for folders without settings.
+_OTHERS = {"[PAD]": "<pad>", "[UNK]": "<unk>", "[CLS]": "<s>", "[SEP]": "</s>", "[MASK]": "<mask>"}
+
+
 def load_tokenizer(folder: str) -> Tokenizer:
     """The tokenizer in ``folder``: its tokenizer.json, or what transformers makes of older files.
 
@@ -67,17 +71,29 @@ def special_ids(folder: str, vocab_size: int) -> dict[str, int]:
     or when the vocabulary is larger than that of the model.
     """
     uri = storage.join(folder, TOKENIZER)
-    pieces = load_tokenizer(folder).get_vocab()
-    settings = _settings(folder)
+    tokenizer = load_tokenizer(folder)
+    pieces = tokenizer.get_vocab()
     if max(pieces.values(), default=0) >= vocab_size:
         raise CorpusError(f"{uri}: {len(pieces)} entries, but the model's vocabulary has {vocab_size}")
     ids = {}
     for ours in SPECIAL_TOKENS:
-        token = _content(settings.get(_NAMES[ours])) or ours
+        token = special_token(folder, ours, tokenizer)
         if token not in pieces:
             raise CorpusError(f"{uri}: does not contain {token}")
         ids[ours] = pieces[token]
     return ids
+
+
+def special_token(folder: str, ours: str, tokenizer: Tokenizer) -> str:
+    """The token that plays the part of ``ours``, such as [MASK], in the ``tokenizer`` of ``folder``.
+
+    Its settings name it. Without them it is ``ours``, or what RoBERTa has, if that is in the vocabulary.
+    """
+    named = _content(_settings(folder).get(_NAMES[ours]))
+    if named is not None:
+        return named
+    other = _OTHERS[ours]
+    return other if tokenizer.token_to_id(ours) is None and tokenizer.token_to_id(other) is not None else ours
 
 
 def tokenizer_files(folder: str, max_length: int, input_names: list[str]) -> dict[str, bytes]:

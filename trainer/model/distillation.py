@@ -5,33 +5,42 @@ loss of the last hidden states. The student starts with every second layer of it
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from schemas.errors import ConfigError
-from trainer.model.microbatch import MicroBatch
+from trainer.model.microbatch import NO_TARGET, MicroBatch
 from trainer.model.objectives import LossSums, PretrainingLoss, real_tokens
 from trainer.model.pretraining import BertPretraining
+
+SoftTokens = Literal["all", "masked"]
+
+_CHUNK = 2048
+"""Tokens whose logits are in memory together, where soft targets are at all tokens."""
 
 
 @dataclass(frozen=True)
 class DistillationWeights:
-    """The weight of each term of the loss."""
+    """The weight of each term of the loss, and what the soft targets are."""
 
     soft: float = 5.0
     token: float = 2.0
     hidden: float = 1.0
     temperature: float = 2.0
+    soft_tokens: SoftTokens = "all"
 
 
 class DistillationLoss(PretrainingLoss):
     """The student's loss. The teacher's parameters are not part of it and are never trained.
 
     soft: temperature^2 x the Kullback-Leibler divergence of the student's distribution from the teacher's,
-    summed over masked tokens. token: the loss of PretrainingLoss, NSP included. hidden: 1 - cosine of the
-    last hidden states, summed over all tokens. Each sum is divided by its count in the global batch.
+    summed over all tokens, as in DistilBERT's code, or over masked tokens. token: the loss of
+    PretrainingLoss, NSP included. hidden: 1 - cosine of the last hidden states, summed over all tokens.
+    Each sum is divided by its count in the global batch.
     Raises ConfigError when the two models do not fit together.
     """
 
@@ -53,24 +62,47 @@ class DistillationLoss(PretrainingLoss):
         weights, (teacher,) = self.weights, self._teacher
         with torch.no_grad():
             teacher_hidden = teacher.encode(batch)
-            teacher_logits = teacher.token_head(teacher_hidden[batch.masked_index], teacher.word_weight)
         hidden = self.model.encode(batch)
-        output = self.model.heads(hidden, batch)
-        hard = self.of_output(output, batch, totals)
+        hard = self.of_output(self.model.heads(hidden, batch), batch, totals)
         divisors = totals.clamp(min=1)
-        temperature = weights.temperature
-        divergence = F.kl_div(
-            F.log_softmax(output.padded_token_logits.float() / temperature, dim=-1),
-            F.log_softmax(teacher_logits.float() / temperature, dim=-1),
-            reduction="none",
-            log_target=True,
-        ).sum(-1)
-        soft = (divergence * (batch.masked_ids >= 0)).sum() * temperature**2 / divisors[0]
-        loss = weights.token * hard.loss + weights.soft * soft
+        loss = weights.token * hard.loss
+        if weights.soft:
+            loss = loss + weights.soft * self._soft(hidden, teacher_hidden, batch, divisors)
         if weights.hidden:
             angles = 1 - F.cosine_similarity(hidden.float(), teacher_hidden.float(), dim=-1)
             loss = loss + weights.hidden * (angles * real_tokens(batch)).sum() / divisors[2]
         return LossSums(loss, hard.statistics)
+
+    def _soft(self, hidden: Tensor, teacher_hidden: Tensor, batch: MicroBatch, divisors: Tensor) -> Tensor:
+        """The divergence from the teacher: its sum, divided by the count in the global batch."""
+        if self.weights.soft_tokens == "masked":
+            index = batch.masked_index
+            counted = batch.masked_ids != NO_TARGET
+            return self._divergence(hidden[index], teacher_hidden[index], counted) / divisors[0]
+        parts = zip(
+            hidden.split(_CHUNK), teacher_hidden.split(_CHUNK), real_tokens(batch).split(_CHUNK), strict=True
+        )
+        # The logits of a chunk are computed again in the backward pass: those of all tokens do not fit.
+        sums = [
+            checkpoint(self._divergence, *part, use_reentrant=False, preserve_rng_state=False)
+            for part in parts
+        ]
+        return torch.stack(sums).sum() / divisors[2]
+
+    def _divergence(self, hidden: Tensor, teacher_hidden: Tensor, counted: Tensor) -> Tensor:
+        """The sum over the ``counted`` tokens, of hidden states [n, hidden], times temperature^2."""
+        (teacher,) = self._teacher
+        temperature = self.weights.temperature
+        with torch.no_grad():
+            theirs = teacher.token_head(teacher_hidden, teacher.word_weight)
+        ours = self.model.token_head(hidden, self.model.word_weight)
+        divergence = F.kl_div(
+            F.log_softmax(ours.float() / temperature, dim=-1),
+            F.log_softmax(theirs.float() / temperature, dim=-1),
+            reduction="none",
+            log_target=True,
+        ).sum(-1)
+        return (divergence * counted).sum() * temperature**2
 
 
 def _check(student: BertPretraining, teacher: BertPretraining, weights: DistillationWeights) -> None:

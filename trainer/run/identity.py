@@ -21,6 +21,8 @@ TEACHER_DIGEST = "distillation.teacher_sha256"
 OBJECTIVE_DIGEST = "objective.source_sha256"
 # Older versions knew these models by their paths only.
 _OLDER = {"start_from": START_DIGEST, "distillation.teacher": TEACHER_DIGEST}
+# What versions without a field computed, where that is not today's default.
+_FORMER: Identity = {"distillation.soft_tokens": "masked"}
 
 
 def identity_of(config: TrainConfig, corpus_sha256: str, digests: Mapping[str, str]) -> Identity:
@@ -39,10 +41,12 @@ def accepted_changes(
 ) -> list[str]:
     """The differences between two identities, each as "field: was X, is Y".
 
-    A field that an older version of bertmill did not have counts as having had its default. Raises
+    A field that an older version of bertmill did not have counts as having had its default, or what that
+    version computed. Raises
     ConfigError that lists the differences which ``accepted`` (fields or sections) does not cover.
     """
-    before = {**{name: value for name, value in defaults.items() if name in now}, **_upgraded(before, now)}
+    former = {name: value for name, value in {**defaults, **_FORMER}.items() if name in now}
+    before = {**former, **_upgraded(before, now)}
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     changes = {name: f"{name}: was {before.get(name)!s:.60}, is {now.get(name)!s:.60}" for name in names}
     refused = [name for name in names if not _covers(accepted, name)]

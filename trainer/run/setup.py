@@ -308,7 +308,11 @@ def _build_loss(
     digests = {TEACHER_DIGEST: content_digest(teacher)}
     teacher.to(device).use_kernel(device, precision_of(config))
     weights = DistillationWeights(
-        distillation.soft, distillation.token, distillation.hidden, distillation.temperature
+        distillation.soft,
+        distillation.token,
+        distillation.hidden,
+        distillation.temperature,
+        distillation.soft_tokens,
     )
     return DistillationLoss(model, teacher, languages, weights), digests
 

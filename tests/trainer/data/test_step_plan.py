@@ -63,10 +63,18 @@ def test_a_phase_in_epochs_ends_with_its_last_row(rows: Any, batch: int, epochs:
     assert all(step.rows > 0 for step in steps)
 
 
-def test_epochs_end_at_the_border_of_an_epoch() -> None:
-    plan = TrainingPlan([phase(steps=3), phase(epochs=1)], {128: order(40)})
-    assert plan.phases[1].first_sample == 24
-    assert plan.phases[1].samples == 16
+@given(st.integers(0, 100), st.integers(1, 3), st.integers(1, 3))
+@settings(max_examples=40, deadline=None)
+def test_epochs_after_a_cut_epoch_are_whole(steps: int, epochs: int, passes: int) -> None:
+    sizes = [40, 41, 38][:passes]
+    phases = [phase(steps=steps)] if steps else []
+    orders = {128: SampleOrder([[[size]] for size in sizes], seed=1)}
+    plan = TrainingPlan([*phases, phase(epochs=epochs)], orders)
+    last = plan.phases[-1]
+    assert last.first_sample == 8 * steps
+    first = orders[128].epoch_of(last.first_sample)
+    assert last.samples == sum(sizes[epoch % passes] for epoch in range(first, first + epochs))
+    assert sum(plan.at(last.first_step + step).rows for step in range(last.steps)) == last.samples
 
 
 def test_the_ramp_has_equal_stairs() -> None:

@@ -23,6 +23,7 @@ from trainer.export.load_model import content_digest, load_model
 from trainer.model.distillation import (
     DistillationLoss,
     DistillationWeights,
+    SoftTokens,
     copy_from_teacher,
     layers_for_student,
 )
@@ -37,27 +38,38 @@ def models() -> tuple[BertPretraining, BertPretraining]:
     return small_model("roberta", seed=1, layers=1), small_model("roberta", seed=2, layers=3)
 
 
-def test_the_loss_is_the_published_one() -> None:
+@pytest.mark.parametrize("soft_tokens", ["all", "masked"])
+def test_the_loss_is_the_published_one(soft_tokens: SoftTokens, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.model.distillation._CHUNK", 50)
     student, teacher = models()
     batch = pack(ROWS)
-    loss, statistics = DistillationLoss(student, teacher, 3, DistillationWeights(5, 2, 1, 2))(
+    loss, statistics = DistillationLoss(student, teacher, 3, DistillationWeights(5, 2, 1, 2, soft_tokens))(
         batch, batch_totals([batch])
     )
-    ours = student(batch).padded_token_logits[:, :VOCAB]
-    theirs = teacher(batch).padded_token_logits[:, :VOCAB]
+    states = student.encode(batch), teacher.encode(batch)
+    where = batch.masked_index if soft_tokens == "masked" else slice(None)
+    ours, theirs = (
+        model.token_head(state[where], model.word_weight)[:, :VOCAB]
+        for model, state in zip((student, teacher), states, strict=True)
+    )
     p, q = (theirs / 2).softmax(-1), (ours / 2).softmax(-1)
     soft = 4 * (p * (p / q).log()).sum(-1).mean()
-    token = torch.nn.functional.cross_entropy(ours, batch.masked_ids)
-    angle = 1 - torch.nn.functional.cosine_similarity(student.encode(batch), teacher.encode(batch), dim=-1)
+    logits = student(batch).padded_token_logits[:, :VOCAB]
+    token = torch.nn.functional.cross_entropy(logits, batch.masked_ids)
+    angle = 1 - torch.nn.functional.cosine_similarity(*states, dim=-1)
     torch.testing.assert_close(loss, 5 * soft + 2 * token + angle.mean())
     assert statistics[:, 1].sum() == len(batch.masked_ids)
 
 
-def test_gradients_do_not_depend_on_micro_batches() -> None:
+@pytest.mark.parametrize("soft_tokens", ["all", "masked"])
+def test_gradients_do_not_depend_on_micro_batches(
+    soft_tokens: SoftTokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
     results = []
-    for splits in ([ROWS], [ROWS[:1], ROWS[1:9], ROWS[9:]]):
+    for chunk, splits in ((1000, [ROWS]), (7, [ROWS[:1], ROWS[1:9], ROWS[9:]])):
+        monkeypatch.setattr("trainer.model.distillation._CHUNK", chunk)
         student, teacher = models()
-        objective = DistillationLoss(student, teacher)
+        objective = DistillationLoss(student, teacher, weights=DistillationWeights(soft_tokens=soft_tokens))
         batches = [pack(rows) for rows in splits]
         for batch in batches:
             objective(batch, batch_totals(batches)).loss.backward()
@@ -65,13 +77,15 @@ def test_gradients_do_not_depend_on_micro_batches() -> None:
     torch.testing.assert_close(results[0], results[1], rtol=1e-6, atol=1e-6)
 
 
-def test_fillers_teach_nothing() -> None:
+@pytest.mark.parametrize("soft_tokens", ["all", "masked"])
+def test_fillers_teach_nothing(soft_tokens: SoftTokens) -> None:
     batch = pack(ROWS)
     fixed = batch.padded_to(tokens=batch.tokens + 50, sequences=20, masked=64)
     found = []
     for one in (batch, fixed):
         student, teacher = models()
-        found.append(DistillationLoss(student, teacher)(one, batch_totals([one])).loss)
+        objective = DistillationLoss(student, teacher, weights=DistillationWeights(soft_tokens=soft_tokens))
+        found.append(objective(one, batch_totals([one])).loss)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-5)
 
 

@@ -117,3 +117,12 @@ def test_a_field_of_a_newer_version_counts_as_its_default(data: st.DataObject) -
     del older["phases.0.learning_rate"]  # has no default
     with pytest.raises(ConfigError, match=r"phases.0.learning_rate: was None"):
         accepted_changes(older, now, defaults, "a", [])
+
+
+def test_a_field_that_older_versions_lacked_means_what_they_computed() -> None:
+    now = config(distillation={"teacher": "t"})
+    older = {k: v for k, v in identity_of(now, "d" * 64, {}).items() if k != "distillation.soft_tokens"}
+    with pytest.raises(ConfigError, match=r"soft_tokens: was masked, is all"):
+        accepted_changes(older, identity_of(now, "d" * 64, {}), field_defaults(now), "a", [])
+    masked = config(distillation={"teacher": "t", "soft_tokens": "masked"})
+    assert accepted_changes(older, identity_of(masked, "d" * 64, {}), field_defaults(masked), "a", []) == []
