@@ -16,7 +16,11 @@ def add_parser(commands: Commands) -> None:
         "SQuAD JSON, whichever the model was fine-tuned for, and writes a prediction for each in the file's "
         "order.",
     )
-    parser.add_argument("model", metavar="MODEL", help="folder that finetune saved, or its output folder")
+    parser.add_argument(
+        "model",
+        metavar="MODEL",
+        help="folder that finetune saved, its output folder, or a fine-tuned model of transformers",
+    )
     parser.add_argument("file", metavar="FILE", help="file to predict for; labels in it are ignored")
     parser.add_argument("--to", metavar="URI", help="file to write (default: standard output)")
     parser.add_argument(
@@ -31,7 +35,9 @@ def add_parser(commands: Commands) -> None:
         "--pair", metavar="COLUMN", help="tables: column of the second text (default: as trained)"
     )
     parser.add_argument(
-        "--word", type=int, metavar="N", help="CoNLL: column of the word (default: as trained)"
+        "--word",
+        metavar="COLUMN",
+        help="column of the word by number, or of the list of words in tables by name (default: as trained)",
     )
     parser.add_argument(
         "--max-length", type=positive, metavar="N", help="longest input in tokens (default: as trained)"
@@ -49,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model,
         text=_column(arguments.text),
         pair=_column(arguments.pair),
-        word=arguments.word,
+        word=_column(arguments.word),
         max_length=arguments.max_length,
         use_gpu=arguments.gpu,
     )

@@ -1,5 +1,6 @@
 """A pretrained encoder with the head of a task: for whole sequences, tokens, or answer spans."""
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -14,6 +15,13 @@ from trainer.model.microbatch import MicroBatch
 from trainer.model.pretraining import BertPretraining
 
 HeadKind = Literal["sequence", "tokens", "spans"]
+Activation = Literal["tanh", "gelu", "relu"]
+
+_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "gelu": F.gelu,
+    "relu": F.relu,
+}
 
 
 class TaskModel(nn.Module):
@@ -23,13 +31,25 @@ class TaskModel(nn.Module):
     pretrained without sentence pairs. On other states it uses those of the first token. A pre-norm model
     has no pooler. Instead, every head on its last states uses the dense layer and norm of the pretrained
     MLM head, as in ModernBERT (Warner et al. 2024).
+
+    ``activation`` of the pooler and ``mean_pooling`` (of a sequence's states, in place of the first) are
+    those of models that were fine-tuned elsewhere.
     """
 
     def __init__(
-        self, base: BertPretraining, kind: HeadKind, outputs: int, dropout: float, features: Choice = "last"
+        self,
+        base: BertPretraining,
+        kind: HeadKind,
+        outputs: int,
+        dropout: float,
+        features: Choice = "last",
+        *,
+        activation: Activation = "tanh",
+        mean_pooling: bool = False,
     ) -> None:
         super().__init__()
         config = base.config
+        self.activation, self.mean_pooling = activation, mean_pooling
         self.base, self.kind, self.dropout = base, kind, dropout
         self.mix = FeatureMix(features, config.layers + 1, config.hidden_size)
         self.uses_token_head = uses_token_head(config, features)
@@ -48,9 +68,13 @@ class TaskModel(nn.Module):
         else:
             hidden = self.mix(self.base.hidden_states(batch))
         if self.kind == "sequence":
-            hidden = hidden[batch.cu_seqlens[:-1].long()]
+            if self.mean_pooling:
+                parts = hidden.split(batch.cu_seqlens.diff().tolist())
+                hidden = torch.stack([part.mean(0) for part in parts])
+            else:
+                hidden = hidden[batch.cu_seqlens[:-1].long()]
             if self.pooler is not None:
-                hidden = torch.tanh(self.pooler(hidden))
+                hidden = _ACTIVATIONS[self.activation](self.pooler(hidden))
         if self.uses_token_head:
             hidden = self.base.token_head.transform(hidden)
         output: Tensor = self.head(F.dropout(hidden, self.dropout, self.training))

@@ -110,19 +110,11 @@ def _csv_rows(uri: str) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _json_rows(uri: str) -> Iterator[tuple[str, Any]]:
-    """Objects of a JSON array, of the only list in a JSON object, or one a line."""
+    """Objects of a JSON array, of the only list of objects in a JSON object, or one a line."""
     text = read_text(uri)
-    try:
-        whole = parse_json(text)
-    except ValueError as error:
-        if plain_suffix(uri) == ".json" and text.lstrip().startswith("["):
-            raise InputError(f"{uri}: not JSON: {error}") from error
-        whole = None
-    if isinstance(whole, dict):
-        lists = [value for value in whole.values() if isinstance(value, list)]
-        whole = lists[0] if len(lists) == 1 else None
-    if isinstance(whole, list):
-        yield from ((f"{uri}: row {number}", row) for number, row in enumerate(whole, start=1))
+    rows = _json_list(uri, text) if plain_suffix(uri) == ".json" else None
+    if rows is not None:
+        yield from ((f"{uri}: row {number}", row) for number, row in enumerate(rows, start=1))
         return
     for number, line in enumerate(io.StringIO(text, newline="\n"), start=1):
         if line.strip():
@@ -130,6 +122,24 @@ def _json_rows(uri: str) -> Iterator[tuple[str, Any]]:
                 yield f"{uri}:{number}", parse_json(line)
             except ValueError as error:
                 raise InputError(f"{uri}:{number}: not JSON: {error}") from error
+
+
+def _json_list(uri: str, text: str) -> list[Any] | None:
+    """The rows of a file that is one JSON value; None for JSON Lines."""
+    try:
+        whole = parse_json(text)
+    except ValueError as error:
+        if text.lstrip().startswith("["):
+            raise InputError(f"{uri}: not JSON: {error}") from error
+        return None
+    if isinstance(whole, dict):
+        lists = [
+            value
+            for value in whole.values()
+            if isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
+        ]
+        return lists[0] if len(lists) == 1 else [whole]
+    return whole if isinstance(whole, list) else None
 
 
 def _records(uri: str, rows: Iterator[tuple[str, Any]]) -> Table:

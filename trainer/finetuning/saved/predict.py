@@ -40,7 +40,9 @@ class Predictor:
         max_length: int | None = None,
         use_gpu: bool = False,
     ) -> None:
-        """``model`` is a folder that finetune saved, or its OUTPUT. The columns are those of the training.
+        """``model`` is a folder that finetune or transformers saved, or the OUTPUT of finetune.
+
+        The columns are those of the training.
 
         Raises CheckpointError, InputError, ConfigError.
         """

@@ -1,5 +1,6 @@
 """How inputs of a fine-tuned model are read and cut, kept in its config.json."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -39,12 +40,19 @@ class TaskSettings(Section):
         )
 
 
-def settings_of(config: dict[str, Any], uri: str) -> TaskSettings:
-    """The settings in the content of the config.json at ``uri``. Raises CheckpointError."""
+def settings_of(config: Mapping[str, Any], uri: str, positions: int) -> TaskSettings:
+    """The settings in the content of the config.json at ``uri``, of a model with so many ``positions``.
+
+    A model that was fine-tuned elsewhere has none: it reads up to 512 tokens of the first column. Raises
+    CheckpointError.
+    """
     params = config.get(SETTINGS[0])
     own = params.get(SETTINGS[1]) if isinstance(params, dict) else None
+    if own is None:
+        length = min(512, positions)
+        return TaskSettings(max_seq_length=length, stride=max(1, length // 4))
     try:
-        return TaskSettings.model_validate(own or {})
+        return TaskSettings.model_validate(own)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join([*SETTINGS, *map(str, first["loc"])])
