@@ -1,4 +1,4 @@
-"""A corpus as a torch dataset: the rows of the trainer's global batches, for anybody's training loop.
+"""A corpus as a torch dataset: the rows of the trainer's global batches, for any training loop.
 
 The order is the trainer's (`trainer.data.order`): pure arithmetic on the seed and the manifest. The state
 of the dataset is therefore one integer, the number of rows that all ranks have consumed together.
@@ -326,7 +326,7 @@ class PretrainingCollator:
         for number, row in enumerate(rows):
             length = len(row["input_ids"])
             batch["attention_mask"][number, :length] = 1
-            # A loop may drop the columns that its model does not know.
+            # A loop may drop the columns that its model does not accept.
             for name in fillers.keys() & row.keys():
                 batch[name][number, :length] = row[name]
         for name in _LABEL_NAMES.values():

@@ -104,7 +104,7 @@ def tokens(vocabulary_uri: str) -> Explainer:
 def dump(files: list[str]) -> Record:
     """Pages seen, pages kept (id, title) and pages skipped by reason, over all files together.
 
-    Raises InputError that names the file when one is missing, damaged, cut or no dump.
+    Raises InputError that names the file when one is missing, damaged, truncated or not a dump.
     """
     kept: list[RawDocument] = []
     skipped: Counter[str] = Counter()
@@ -137,7 +137,7 @@ def _pages(uri: str) -> Iterator[RawDocument | Skip]:
 
 
 def _older(pages: list[RawDocument]) -> set[int]:
-    """Places in ``pages`` of those that are there in a higher revision too, or twice."""
+    """Indices of the ``pages`` that also occur in a higher revision, or twice."""
     table = pa.table(
         {
             "key": [f"dump/{page.lang}/{page.page_id}/{page.revision}" for page in pages],

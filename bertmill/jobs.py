@@ -88,7 +88,7 @@ def _interrupts() -> Iterator[None]:
 
 @contextmanager
 def _process_settings_restored() -> Iterator[None]:
-    """Undoes what a job sets in its process: the number of torch's threads, and its signal handlers."""
+    """Restores what a job changes in its process: the number of torch's threads, and signal handlers."""
     threads = torch.get_num_threads()
     handlers = {number: signal.getsignal(number) for number in SIGNALS}
     try:

@@ -1,4 +1,4 @@
-"""What would refuse a job, found without starting it: ``bertmill doctor --config FILE``."""
+"""Finds what would stop a job, without starting it: ``bertmill doctor --config FILE``."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,17 +25,17 @@ _STATE_BYTES = 3 * 4
 
 
 def examine_config(uri: str) -> Iterator[Finding]:
-    """What a job of the config at ``uri`` would meet at its start. Changes nothing that stays."""
+    """Checks what a job of the config at ``uri`` needs at its start. Leaves nothing behind."""
     try:
         config = _load(uri)
     except (BertmillError, FileNotFoundError) as error:
         yield Finding("fail", str(error) if isinstance(error, BertmillError) else f"{uri}: no such file")
         return
     if isinstance(config, BuildConfig):
-        yield Finding("ok", f"{uri}: a valid config of a build")
+        yield Finding("ok", f"{uri}: a valid build config")
         yield from _build_checks(config)
     else:
-        yield Finding("ok", f"{uri}: a valid config of a training")
+        yield Finding("ok", f"{uri}: a valid training config")
         yield from _training_checks(config)
 
 
@@ -111,4 +111,4 @@ def _scratch() -> str:
 def _has_files(uri: str) -> str:
     if not storage.list_files(uri):
         raise FileNotFoundError(uri)
-    return f"{uri}: is there"
+    return f"{uri}: found"

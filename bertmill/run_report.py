@@ -24,7 +24,7 @@ _EVENT_COLORS = {"started": "#d1605e", "skipped": "#e49444", "stopped": "#8a6bb1
 _QUIET = ("saving", "ready")
 # Title, name of the line, field: a chart for runs whose log has the field.
 _IF_MEASURED = (
-    ("Share of the devices' peak arithmetic", "MFU", "mfu"),
+    ("MFU: share of the devices' peak FLOP/s", "MFU", "mfu"),
     ("Seconds of the last checkpoint", "checkpoint", "checkpoint_seconds"),
 )
 _DETAILS = (
@@ -64,7 +64,7 @@ def report_page(history: History) -> str:
             chart(waiting=_field("data_wait_share"), room=lambda record: 1 - record.packing_efficiency),
         ),
         _section("Steps", chart(step=_field("step"))),
-        _section("What happened", _events(history, time)),
+        _section("Events", _events(history, time)),
         _section("Config", f"<pre>{escape(_config(history))}</pre>"),
     ]
     return (

@@ -1,1 +1,1 @@
-"""What both jobs need of the machines under them: storage by URI, config files, Ray."""
+"""The infrastructure of both jobs: storage by URI, config files, Ray."""

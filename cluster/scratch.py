@@ -1,4 +1,4 @@
-"""Temporary folders that do not stay behind when their process is killed."""
+"""Temporary folders that are cleaned up even if their process is killed."""
 
 import fcntl
 import logging
@@ -45,7 +45,7 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
 def _check_private(root: Path) -> None:
     """Raises StorageError unless ``root`` is a real folder of this user that nobody else can write to.
 
-    Anybody can make names in /tmp: a link there would have us sweep a folder of somebody else.
+    Anyone can create names in /tmp. Through a link there, this process would delete files of another user.
     """
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode):

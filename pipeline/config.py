@@ -56,8 +56,8 @@ class Source(Section):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$")]
     """Short name. It is part of every document key and of the report."""
     kind: Annotated[str, AfterValidator(_source_kind)]
-    """Reader of the source: wikimedia, wikipedia_parquet, bookcorpus, jsonl, text, or a reader class of your
-    own as package.module:Class (see pipeline.sources.reader.SourceReader)."""
+    """Reader of the source: wikimedia, wikipedia_parquet, bookcorpus, jsonl, text, or a custom reader
+    class as package.module:Class (see pipeline.sources.reader.SourceReader)."""
     paths: Annotated[list[Location], Field(min_length=1)]
     """Files, folders or globs, as paths or URIs. Relative paths start at the working directory."""
     lang: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] | None = None
@@ -71,7 +71,7 @@ class Source(Section):
     YYYY-MM-DD or latest (of each wiki, the newest complete one). Without it, several dates are an error."""
     check_hashes: bool = True
     """For wikimedia: whether Content File Exports must be complete by the SHA256SUMS beside them and have the
-    hashes listed there. false reads what is there."""
+    hashes listed there. false reads the files as they are."""
     namespaces: Annotated[list[int], Field(min_length=1)] = [0]
     """For wikimedia: namespaces whose pages are read. 0 has the articles."""
     documents: Literal["file", "blank_lines"] = "file"
@@ -84,12 +84,12 @@ class Source(Section):
     text_field: str = "text"
     """For jsonl and Parquet: the field with the text. The fields id, title and lang are used if present."""
     options: dict[str, Any] = {}
-    """Options for a reader class of your own."""
+    """Options for a custom reader class."""
 
     @model_validator(mode="after")
     def _options_have_a_reader(self) -> "Source":
         if self.options and self.kind in SOURCE_READERS:
-            raise ValueError(f"options are for reader classes of your own; kind {self.kind} has none")
+            raise ValueError(f"options are for custom reader classes; kind {self.kind} has none")
         return self
 
 
@@ -98,7 +98,7 @@ def _filter_fields(value: Any) -> Any:
 
 
 class DocumentFilter(Section):
-    """A filter of your own."""
+    """A custom filter."""
 
     use: PluginName
     """A class as package.module:Class (see pipeline.documents.filters.DocumentFilter)."""
@@ -133,17 +133,17 @@ class Extraction(Section):
     """Whether sections of references, external links, related pages and books are kept, or dropped with
     their headings."""
     drop_holed_sentences: bool = True
-    """Drop sentences out of which a template without text was cut."""
+    """Drop sentences with a hole: the place of a template whose text is unknown."""
     learn_templates: bool = True
-    """Read the templates of a wiki from its own dump before its articles. Without them, or with false, only
-    the rules that are shipped say what a template shows."""
+    """Learn the templates of a wiki from its own dump before the articles are read. Without a learned table,
+    only your rules and the shipped ones decide what a template shows."""
     template_rules: Location | None = None
-    """YAML file with rules for templates. They come before what is learned and what is shipped."""
+    """YAML file with rules for templates. They take precedence over learned and shipped ones."""
     template_functions: PluginName | None = None
     """Template rules in Python as package.module:NAME, a mapping of template names to functions (see
-    pipeline.wikitext.python_rules). They come before all other rules."""
+    pipeline.wikitext.python_rules). They take precedence over all other rules."""
     filters: list[Annotated[DocumentFilter, BeforeValidator(_filter_fields)]] = []
-    """Filters of your own, applied to cleaned documents in this order. Each is package.module:Class, or a
+    """Custom filters, applied to cleaned documents in this order. Each is package.module:Class, or a
     mapping with use and options. A dropped document counts as skipped under the filter's reason."""
 
 
@@ -188,8 +188,8 @@ class Vocabulary(Section):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Exponent on each language's share of words (mBERT)."""
     min_count: Annotated[int, Field(ge=1)] = 1
-    """Least occurrences of a word that is used for training. Always used are single characters, words of
-    scripts without spaces (which rarely repeat), and one word for each letter that only rarer words have."""
+    """Least occurrences of a word that is used for training. Single characters, words of scripts without
+    spaces (which rarely repeat), and one word for each letter that only rarer words have are always used."""
     max_words: Annotated[int, Field(ge=1000)] = 500_000
     """Number of distinct words of each language that are used for training: the most frequent ones, and one
     word for each letter that only rarer words have."""

@@ -24,9 +24,9 @@ DOCUMENTS = pa.schema(
         pa.field("content_hash", pa.binary(16), nullable=False),
         # Id of the page or row in its source; null where it has none.
         pa.field("source_id", pa.string()),
-        # When the revision was made; null where the source does not say it.
+        # Time of the revision; null where the source does not give it.
         pa.field("timestamp", pa.string()),
-        # Address of the page; null where the source does not say it.
+        # Address of the page; null where the source does not give it.
         pa.field("url", pa.string()),
     ]
 )

@@ -43,7 +43,7 @@ class CheckpointError(BertmillError):
 
 
 class PluginError(BertmillError):
-    """An exception in the code of a plug-in, or a result that it must not give."""
+    """An exception in the code of a plug-in, or an invalid result."""
 
 
 class ClusterError(BertmillError):

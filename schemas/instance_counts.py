@@ -1,4 +1,4 @@
-"""What became of the tokens of one language in one set of sequences, as an account that must balance."""
+"""Counts what happens to the tokens of one language in one set of sequences, and checks the sums."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar

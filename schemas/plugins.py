@@ -38,7 +38,7 @@ def load_plugin(name: str, field: str) -> Plugin[Callable[..., Any]]: ...
 @overload
 def load_plugin(name: str, field: str, protocol: type[T]) -> Plugin[T]: ...
 def load_plugin(name: str, field: str, protocol: type[Any] | None = None) -> Plugin[Any]:
-    """Imports the object ``name`` (``package.module:Name``) that the config's ``field`` asks for.
+    """Imports the object ``name`` (``package.module:Name``) that the config's ``field`` names.
 
     The module may be installed, on PYTHONPATH, or in the current folder. ``protocol`` says what
     the object must offer: a ``runtime_checkable`` Protocol, or a class of which it must be an instance.

@@ -33,8 +33,8 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--config",
         metavar="FILE",
-        help="also check what a job of this config needs: paths, sources or corpus, room, rights, conditional"
-        " writes, and that no other process runs it",
+        help="also check what a job of this config needs: paths, sources or corpus, free space, rights,"
+        " conditional writes, and that no other process runs it",
     )
     parser.add_argument("uris", nargs="*", metavar="URI", help="folders to test reading and writing in")
     parser.set_defaults(execute=run)

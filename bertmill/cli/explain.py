@@ -1,6 +1,6 @@
 """``bertmill explain AREA``: one transform on JSON lines, so that a person can see what it does.
 
-A line that is refused gives ``{"id": ..., "error": ...}``, and the next line follows.
+A refused line gives ``{"id": ..., "error": ...}`` and does not stop the others.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def add_parser(commands: Commands) -> None:
         "explain",
         help="show what one transform does to a text",
         description="Runs one transform on JSON lines from stdin and prints JSON lines. "
-        "Area `model` runs a model on lines with id, input_ids and, if wanted, segment_ids, and prints "
+        "Area `model` runs a model on lines with id, input_ids and, optionally, segment_ids, and prints "
         "mlm_argmax, mlm_logits (the first eight of each position) and nsp_logits. A model without an MLM "
         "head gives hidden instead, the first eight numbers of each last hidden state. "
         "Area `dump` reads files instead and prints which pages are kept and which are skipped.",

@@ -24,7 +24,7 @@ def add_parser(commands: Commands) -> None:
         help="download dumps of Wikimedia's wikis and check them",
         description="Copies the dumps of wikis to TARGET/<wiki>/<date>/: the MediaWiki Content File Exports, "
         "or pages-articles-multistream of a wiki that has none. Files are checked by the published hashes. "
-        "_SUCCESS is written last. The same command resumes, and fetches nothing once all is complete.",
+        "_SUCCESS is written last. The same command resumes, and skips what is complete.",
     )
     chosen = parser.add_mutually_exclusive_group(required=True)
     chosen.add_argument("--wikis", metavar="LIST", help="language codes or database names: fo,is,simplewiki")
@@ -39,7 +39,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--contact",
         metavar="WHO",
-        help="your e-mail address or web page, which Wikimedia asks programs to send with each request "
+        help="your e-mail address or web page, which Wikimedia requires programs to send with each request "
         f"(default: the variable {CONTACT_VARIABLE})",
     )
     parser.add_argument(
@@ -103,8 +103,8 @@ def _contact(given: str | None) -> str:
     if not _CONTACT.fullmatch(contact) or not contact.isascii():
         wrong = f"{contact!r} is not" if contact else "is missing:"
         raise ConfigError(
-            f"--contact {wrong} an e-mail address or a web page (https://…); Wikimedia asks for one in the "
-            "user agent, and blocks programs without"
+            f"--contact {wrong} an e-mail address or a web page (https://…); Wikimedia requires one in the "
+            "user agent and blocks programs without it"
         )
     return contact
 

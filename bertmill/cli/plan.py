@@ -49,10 +49,13 @@ def add_parser(commands: Commands) -> None:
         "--node-memory-gb",
         type=amount,
         metavar="GB",
-        help="memory of a node of the build; what does not fit exits with status 2 (default: 4 GB a core)",
+        help="memory of a node of the build; a build that does not fit exits with status 2 (default: 4 GB a core)",
     )
     parser.add_argument(
-        "--input-gb", type=amount, metavar="GB", help="compressed size of the sources (default: as found)"
+        "--input-gb",
+        type=amount,
+        metavar="GB",
+        help="compressed size of the sources (default: that of the files)",
     )
     parser.add_argument(
         "--gpus", type=int, default=8, metavar="N", help="GPUs of the training run (default: 8)"
@@ -64,13 +67,13 @@ def add_parser(commands: Commands) -> None:
         "--gpu-memory-gb",
         type=amount,
         metavar="GB",
-        help="memory of a GPU, as its vendor counts it; what does not fit exits with status 2",
+        help="memory of a GPU, as its vendor states it; a config that does not fit exits with status 2",
     )
     parser.add_argument(
         "--network",
         choices=NETWORKS,
         default=GpuCluster.network,
-        help="what connects the nodes of GPUs (default: %(default)s)",
+        help="network between the GPU nodes (default: %(default)s)",
     )
     parser.add_argument(
         "--vocab-size",

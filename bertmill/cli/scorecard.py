@@ -12,8 +12,8 @@ def add_parser(commands: Commands) -> None:
         "scorecard",
         help="fine-tune a model over GLUE or multilingual tasks, beside published figures",
         description="Fine-tunes over tasks, learning rates and seeds, one process for each GPU, and writes "
-        "scorecard.json, .md and .html with mean, deviation and device-hours. Tasks whose files the folder "
-        "lacks are named. The same command goes on with the jobs that are not done.",
+        "scorecard.json, .md and .html with mean, deviation and device-hours. Lists the tasks whose files "
+        "are missing. The same command resumes a scorecard that was stopped.",
     )
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory, run, or checkpoint")
     parser.add_argument(
@@ -23,8 +23,10 @@ def add_parser(commands: Commands) -> None:
         help="glue: CoLA, SST-2, MRPC, STS-B, RTE, QNLI; multilingual: zero-shot from English on PAN-X, UD "
         "POS, TyDiQA-GoldP, XQuAD and SIB-200, and Tatoeba without training",
     )
-    parser.add_argument("--data", required=True, metavar="FOLDER", help="folder with the sets of the tasks")
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder of jobs and pages")
+    parser.add_argument(
+        "--data", required=True, metavar="FOLDER", help="folder with the datasets of the tasks"
+    )
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="output folder for jobs and pages")
     parser.add_argument("--tokenizer", metavar="URI", help="folder of tokenizer.json (default: MODEL)")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these tasks, such as cola rte")
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default: 1 2 3")
@@ -100,5 +102,5 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{task['title']}  {task['metric']} {100 * mean['mean']:.1f}{over}")
     print(f"written to {arguments.out}/scorecard.html")
     if not card["complete"]:
-        print("stopped; rerun the same command to go on")
+        print("stopped; rerun the same command to resume")
     return 0 if card["complete"] else shutdown.EXIT_STOPPED

@@ -24,11 +24,11 @@ class HashMismatchError(Exception):
 
 
 class DownloadStoppedError(Exception):
-    """The caller asked to stop. What has arrived stays for the next call."""
+    """The caller requested a stop. The partial file stays for the next call."""
 
 
 def remote_size(url: str) -> int:
-    """The size in bytes; 0 when the server does not say it."""
+    """The size in bytes; 0 when the server does not report it."""
 
     def ask() -> int:
         with http.request(url, {}, method="HEAD") as response:
@@ -42,19 +42,20 @@ class Watcher(Protocol):
     """Counts the bytes of downloads."""
 
     def resume(self, size: int) -> None:
-        """``size`` bytes are there from an earlier run."""
+        """An earlier run has downloaded ``size`` bytes."""
 
     def advance(self, size: int) -> None:
-        """``size`` bytes came in, negative when a file starts again."""
+        """``size`` bytes were received; negative when a download restarts."""
 
 
 def download(file: RemoteFile, part: Path, watcher: Watcher, stopped: Callable[[], bool]) -> None:
     """Downloads ``file`` to ``part``, from where an earlier call stopped, and checks the hash.
 
     The file ``part`` with the suffix .version says which version on the server ``part`` belongs to (its ETag
-    or date). A part of another version starts again. Raises StorageError when the server gives nothing for as
-    long as retries allow, or when another process writes the part, FileNotFoundError when the server does not
-    have the file, HashMismatchError after it has removed the part, DownloadStoppedError when ``stopped()``.
+    or date). A part of another version starts again. Raises StorageError when the server does not answer
+    within the retry budget, or when another process writes the part, FileNotFoundError when the server does
+    not have the file, HashMismatchError after it has removed the part, DownloadStoppedError when
+    ``stopped()``.
     """
     with _locked(part, file.url) as target, http.request_errors(file.url, "download"):
         watcher.resume(target.tell())
@@ -122,7 +123,7 @@ def _check(file: RemoteFile, part: Path, watcher: Watcher) -> None:
 
 
 def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
-    """Appends what is missing. Yields the bytes of each piece, negative when the file starts again."""
+    """Appends what is missing. Yields the bytes of each piece; negative when the download restarts."""
     start = target.tell()
     version = version_file.read_text(encoding="utf-8") if version_file.is_file() else ""
     headers = {"Range": f"bytes={start}-", "If-Range": version} if start and version else {}
@@ -134,7 +135,7 @@ def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
         if _range_of(error.response)[1] == start:
             return
         yield -_restart(target)
-        raise retries.HalfAnswerError(f"{url}: has no byte {start}") from error
+        raise retries.HalfAnswerError(f"{url}: the file ends before byte {start}") from error
     with response:
         if response.status_code != 206:
             yield -_restart(target)

@@ -18,7 +18,7 @@ from schemas.json_text import parse_json
 DUMPS_URL = "https://dumps.wikimedia.org"
 CHECKSUMS = "SHA256SUMS"
 SUCCESS = "_SUCCESS"
-"""Wikimedia writes it last. A copy gets its own, so that it never vouches for an export that has none."""
+"""Wikimedia writes it last. A fetch does not copy it, but writes its own when the copy is complete."""
 SHA1_CHECKSUMS = "sha1sums.txt"
 
 _CONTENT_DATE = re.compile(r'href="(?:[^"]*/)?(\d{4}-\d{2}-\d{2})/"')

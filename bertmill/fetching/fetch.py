@@ -12,7 +12,7 @@ from bertmill.fetching.target import DumpFolder
 from schemas.errors import BertmillError, InputError, StorageError
 
 CONNECTIONS = 3
-"""Wikimedia's servers allow an address three connections (https://dumps.wikimedia.org)."""
+"""Wikimedia's servers allow three connections per address (https://dumps.wikimedia.org)."""
 
 PROGRESS_SECONDS = 10.0
 _VERSIONS = 3
@@ -32,7 +32,7 @@ class FetchPlan:
     scratch: str | None = None
     """Local folder for partial files when the target is not local."""
     all_or_nothing: bool = True
-    """Whether nothing is fetched when a wiki has no dump, as a misspelled one."""
+    """Fetch nothing if a wiki has no dump, for instance because it is misspelled."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Fetcher:
 
     def _find(self, wiki: str) -> list[_Task]:
         plan = self._plan
-        # The dump of a given date that is complete here needs no server, which may have deleted it.
+        # A complete copy of a given date needs no request: the server may have deleted the dump.
         if plan.date is not None and self._is_complete(wiki, plan.date):
             return []
         dump = find_dump(plan.base_url, wiki, plan.date)
@@ -127,7 +127,7 @@ class Fetcher:
         folder = self._folder(wiki, date)
         complete = folder.is_complete()
         if complete:
-            self._say(f"{wiki} {date}: complete already: {folder.uri}")
+            self._say(f"{wiki} {date}: already complete: {folder.uri}")
         return complete
 
     def _start(self, version: _Version) -> list[_Task]:
@@ -170,7 +170,7 @@ class Fetcher:
         latest = self._latest(version)
         if latest.files != dump.files:
             if version.number == _VERSIONS:
-                raise StorageError(f"{dump.url}: the server replaces its files again and again; try later")
+                raise StorageError(f"{dump.url}: the server keeps replacing its files; try again later")
             self._say(f"{dump.wiki} {dump.date}: the server has replaced files, fetching them again")
             return self._start(_Version(latest, folder, version.number + 1))
         size = folder.finish(dump)

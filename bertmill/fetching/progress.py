@@ -18,7 +18,7 @@ class FetchProgress:
         self._started = self._last_line = time.monotonic()
 
     def expect(self, name: str, size: int) -> None:
-        """Adds a file of ``size`` bytes, 0 if the server does not say it."""
+        """Adds a file of ``size`` bytes, 0 if the server does not report the size."""
         with self._lock:
             self._sizes[name] = size
 
@@ -29,12 +29,12 @@ class FetchProgress:
             self._resumed += size
 
     def advance(self, size: int) -> None:
-        """Counts bytes that came in, negative ones when a file starts again."""
+        """Counts received bytes; negative when a download restarts."""
         with self._lock:
             self._bytes += size
 
     def file_done(self) -> None:
-        """Counts a file that is checked and has its place."""
+        """Counts a file that is checked and has its final name."""
         with self._lock:
             self._files_done += 1
 

@@ -1,4 +1,4 @@
-"""The folder that a dump is copied to, local or in a store, and what in it is complete.
+"""The folder that a dump is copied to, local or in a store, and which of its files are complete.
 
 ``TARGET/<wiki>/<date>/`` has the files, their list of checksums, and last ``_SUCCESS``. A file has its final
 name only once its hash has been checked against that list.

@@ -50,7 +50,7 @@ def micro_batch_tokens(phase: Phase, gpus: int) -> int:
 def largest_micro_batch(
     config: TrainConfig, phase: Phase, vocab_size: int, gib: float, rates: MemoryRates
 ) -> int:
-    """The most tokens, a power of two, that fit into a GPU of ``gib`` GiB; 0 if not one sequence does."""
+    """The most tokens, a power of two, that fit into a GPU of ``gib`` GiB; 0 if no sequence fits."""
     tokens = 1 << (phase.max_seq_length - 1).bit_length()
     if not _fits(training_gib(config, vocab_size, tokens, rates), gib, rates):
         return 0
@@ -64,7 +64,7 @@ def _fits(needed: float, gib: float, rates: MemoryRates) -> bool:
 
 
 def check_memory(config: TrainConfig, vocab_size: int, gpus: int, gib: float, rates: MemoryRates) -> None:
-    """Raises ConfigError that names the first phase which does not fit, and what would."""
+    """Raises ConfigError that names the first phase that does not fit, and a setting that does."""
     for number, phase in enumerate(config.phases):
         tokens = micro_batch_tokens(phase, gpus)
         needed = training_gib(config, vocab_size, tokens, rates)
@@ -74,7 +74,8 @@ def check_memory(config: TrainConfig, vocab_size: int, gpus: int, gib: float, ra
         advice = (
             f"set it to {fitting}"
             if fitting
-            else f"not one sequence fits; set recompute_layers: {config.model.layers}, or use larger GPUs"
+            else f"even one sequence does not fit; set recompute_layers: {config.model.layers}, "
+            "or use larger GPUs"
         )
         raise ConfigError(
             f"phases.{number}.micro_batch_tokens: {tokens:,} tokens of BERT-{config.model.size} with"

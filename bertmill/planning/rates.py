@@ -47,7 +47,7 @@ class BuildRates(_Section):
 
 
 class CorpusRatios(_Section):
-    """How much of what comes out of a megabyte of compressed dumps; a megabyte is 10^6 bytes."""
+    """Amounts per megabyte (10^6 bytes) of compressed dumps."""
 
     measured: str
     documents_per_compressed_mb: float
@@ -61,7 +61,7 @@ class CorpusRatios(_Section):
 
 
 class DriverCosts(_Section):
-    """What the driver and Ray add."""
+    """Overhead of the driver and of Ray."""
 
     about: str
     kb_per_unit: float

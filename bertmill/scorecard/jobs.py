@@ -24,7 +24,7 @@ RESULT_NAME = "job.json"
 
 @dataclass(frozen=True)
 class Settings:
-    """What a scorecard is made with."""
+    """The settings of a scorecard."""
 
     model: str
     tokenizer: str | None
@@ -144,7 +144,7 @@ def config_of(job: Job) -> FinetuneConfig:
         "max_eval_examples": settings.max_examples,
         "use_gpu": settings.use_gpu,
         "precision": "bf16" if settings.use_gpu else "fp32",
-        # A job takes minutes: SIGTERM saves it, and a killed one is done again.
+        # A job takes minutes: SIGTERM saves it, and a killed one starts over.
         "save_every": None,
     }
     if starts_from_nli or settings.tokenizer is None:

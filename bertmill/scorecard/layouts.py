@@ -171,7 +171,7 @@ def _sts_as_json(uri: str, work: Path, part: str) -> str:
     """The set of the STS benchmark as JSON Lines.
 
     Its files are called .csv and separate columns by tabs: genre, file, year, id, score, two sentences, and
-    in some rows the licences of the sources.
+    in some rows the licenses of the sources.
     """
     path = work / f"stsb-{part}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def _sts_as_json(uri: str, work: Path, part: str) -> str:
 
 
 def _panx(folder: Path) -> TaskFiles:
-    """Tests on test-LANGUAGE.tsv, or on dev-LANGUAGE.tsv where that has no tags, as XTREME gives it out."""
+    """Tests on test-LANGUAGE.tsv, or on dev-LANGUAGE.tsv where XTREME publishes the former without tags."""
     train, dev = _file(folder, "panx/train-en.tsv"), _file(folder, "panx/dev-en.tsv")
     tests = _by_language(folder / "panx", "test-", ".tsv")
     tagged = {language: uri for language, uri in tests.items() if _has_tags(uri)}

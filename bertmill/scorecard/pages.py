@@ -67,11 +67,11 @@ def _facts(card: Mapping[str, Any]) -> list[str]:
     settings, jobs = card["settings"], card["jobs"]
     lines = []
     if not card["complete"]:
-        lines.append(f"Not complete: {jobs['finished']} of {jobs['all']} jobs are finished.")
+        lines.append(f"Incomplete: {jobs['finished']} of {jobs['all']} jobs are finished.")
     if settings["max_examples"]:
         lines.append(
-            f"Every set is cut to its first {settings['max_examples']:,} examples, so the figures cannot be"
-            " compared with published ones."
+            f"Every dataset is cut to its first {settings['max_examples']:,} examples, so the figures cannot"
+            " be compared with published ones."
         )
     rates = ", ".join(f"{rate:g}" for rate in settings["learning_rates"])
     chosen = "the measured set itself, as in most publications" if card["suite"] == "glue" else "English"

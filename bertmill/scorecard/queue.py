@@ -99,9 +99,9 @@ class _Pool:
 
 
 def _work(rank: int, threads: int, jobs: list[Job], waiting: Any, reports: Any, stop: StopFlag) -> None:
-    """A worker process: runs jobs until the queue ends or a stop is asked for."""
+    """A worker process: runs jobs until the queue ends or a stop is requested."""
     torch.set_num_threads(threads)
-    # The main process handles signals and tells the workers.
+    # The main process handles signals and notifies the workers.
     for signal_number in shutdown.SIGNALS:
         signal.signal(signal_number, signal.SIG_IGN)
     try:

@@ -44,7 +44,7 @@ def make_scorecard(
     jobs = plan_jobs(found, settings, output)
     left = [job for job in jobs if result_of(job) is None]
     if len(left) < len(jobs):
-        print_line(f"{len(jobs) - len(left)} of {len(jobs)} jobs are done already")
+        print_line(f"{len(jobs) - len(left)} of {len(jobs)} jobs are already done")
 
     def write() -> dict[str, Any]:
         card = summarize(suite, found, missing, jobs)

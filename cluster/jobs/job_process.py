@@ -59,7 +59,7 @@ def run_detached(main: Callable[[], int]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, pass_on)
         text = status.read()
-    # Killed, for example for want of memory, it has written nothing.
+    # A process that was killed, for example out of memory, has written nothing.
     return int(text) if text else 128 + signal.SIGKILL
 
 

@@ -1,12 +1,12 @@
 """The lease of a run or of a corpus: one process owns it, and only its owner may commit checkpoints.
 
-Attempts are numbered. A conditional put creates ``RUN/attempts/000007.json``, so each number belongs to
-one process. The owner rewrites ``RUN/attempts/000007.beat`` every few seconds, and says in it when it ends.
-A second start watches that file: if it changes, the owner lives, and the start is refused. Only changes
+Attempts are numbered. A conditional put creates ``RUN/attempts/000007.json``, so each number belongs to one
+process. The owner rewrites ``RUN/attempts/000007.beat`` every few seconds, and records there that it ends. A
+second start watches that file: if it changes, the owner is alive, and the start is refused. Only changes
 between two reads count, never a clock, because clocks of hosts and stores differ.
 
-A process that sees a number above its own has been replaced, for example because it was cut off for a
-while or somebody took over the run, and stops writing.
+A process that sees a number above its own has been replaced and stops writing. This happens, for example,
+after a take-over, or when the process was disconnected for a while.
 """
 
 import json
@@ -27,13 +27,13 @@ from schemas.errors import CheckpointError, StorageError
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
-"""By default, how long an owner may be silent before a start takes the run for abandoned."""
+"""Default time without a heartbeat after which a start considers a run abandoned."""
 
 _KEEP = 16
-"""Attempts to keep for people to read; only the newest one counts."""
+"""Attempt files to keep, for people to read. Only the newest one counts."""
 _NAME = re.compile(r"(\d{6,})\.json")
 _BEATS = 6
-"""Heartbeats in the time after which silence counts."""
+"""Heartbeats during that time."""
 _BEATS_OF_THE_LIVING = 2
 """Changes of the heartbeat that prove an owner alive; the first may be the last one of a dying process."""
 
@@ -59,7 +59,7 @@ class Claimant:
     seconds: float = LEASE_SECONDS
     """How long an owner may be silent."""
     free_attempt: int | None = None
-    """The newest attempt when somebody has already watched it and found it ended; 0 for a new run."""
+    """The newest attempt, if the caller has watched it and it has ended; 0 for a new run."""
     doing: str = "training this run"
     """What an owner does, for the error."""
     advice: str = "stop it first, choose another run.name, or add --take-over, which replaces it"
@@ -96,9 +96,9 @@ class RunLease:
         self._heartbeat.start()
 
     def release(self) -> None:
-        """Ends the heartbeat and says so, so that the next start need not wait.
+        """Ends the heartbeat and records the end, so that the next start need not wait.
 
-        Says nothing when the storage does not answer: the next start waits then.
+        Records nothing when the storage does not answer: then the next start waits.
         """
         self._ended.set()
         heartbeat, self._heartbeat = self._heartbeat, None
@@ -179,7 +179,7 @@ def await_free(run_uri: str, claimant: Claimant) -> int:
 def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str, Any]) -> bool:
     """Watches attempt ``number`` until it has ended; false if a newer attempt came meanwhile.
 
-    It has ended when it says so, when its process is seen to be dead, or when it was silent for long
+    It has ended if its heartbeat file records that, if its process is dead, or if it was silent for long
     enough. Raises LeaseHeldError when it is alive.
     """
     seconds = max(claimant.seconds, _seconds_of(owner))
@@ -202,7 +202,7 @@ def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str
         if newest_attempt(run_uri) != number:
             return False
         beat = _last_beat(run_uri, number)
-        # A pause of this process, or of the storage, says nothing about the owner.
+        # A pause of this process, or of the storage, proves nothing about the owner.
         silent += min(time.monotonic() - before, 2 * pause)
         if beat != last:
             last, changes, silent = beat, changes + 1, 0.0

@@ -1,4 +1,4 @@
-"""Where the paths of a job lead.
+"""Resolves the paths of a job.
 
 `Location` is the type of a config field that holds a path or URI. It expands ``~`` and variables, and
 refuses what is neither a path nor a URI.

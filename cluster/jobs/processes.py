@@ -1,4 +1,4 @@
-"""Whether a process of this host is still alive, although its number may have been given to another one."""
+"""Checks whether a process of this host is still alive, even if its id was reused."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ def process_of_this_host() -> dict[str, Any]:
 
 
 def is_dead(details: Mapping[str, Any]) -> bool:
-    """Whether the process that ``details`` (of `process_of_this_host`) describes has surely ended.
+    """Whether the process that ``details`` (of `process_of_this_host`) describes has certainly ended.
 
     False when it belongs to another host or container, or when this system cannot tell.
     """
@@ -35,7 +35,7 @@ def is_dead(details: Mapping[str, Any]) -> bool:
 
 
 def _space() -> str | None:
-    """The host, its boot and the container's process namespace; None where Linux does not say.
+    """The host, its boot and the container's process namespace; None where Linux does not provide them.
 
     Clones of a virtual machine can have the boot and the namespace in common, but hardly the name.
     """

@@ -31,7 +31,7 @@ def shortage(bundle: Mapping[str, float], copies: int) -> str | None:
         return f"{_listed(needed)}, the cluster has {_listed(total, needed)}, but only {unused} free"
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     if not any(all(node.get(name, 0.0) >= bundle[name] for name in needed) for node in nodes):
-        return f"a node with {_listed(bundle, needed)}, the cluster has none so large"
+        return f"a node with {_listed(bundle, needed)}, the cluster has no node that large"
     return None
 
 

@@ -156,7 +156,7 @@ def check_writable(folder_uri: str) -> None:
     try:
         if not created or put_if_absent(probe, b"probe") or read_bytes(probe) != b"probe":
             raise StorageError(
-                f"{folder_uri}: conditional writes are not honoured, so two jobs could overwrite each other;"
+                f"{folder_uri}: the store ignores conditional writes, so two jobs could overwrite each other;"
                 " use a store that supports If-None-Match on PUT"
             )
     finally:

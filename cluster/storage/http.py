@@ -3,9 +3,9 @@
 smart-open is not used here: its seek costs a second request, and after a broken connection it may continue
 in another version of the file. Here every request after the first asks for the version that was opened.
 
-Requests name this program and, from the environment variable BERTMILL_CONTACT, a person to write to, as
-Wikimedia asks of programs (https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy).
-They wait as long as the server's Retry-After asks.
+The user agent names this program and, from the environment variable BERTMILL_CONTACT, a contact, as Wikimedia
+requires (https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy). Requests wait
+as long as the server's Retry-After header says.
 """
 
 import os

@@ -17,7 +17,7 @@ BUDGET_SECONDS = 120.0
 period of a preempted node, so that a dead store ends in our error and not in a SIGKILL."""
 
 LONGEST_ASKED_SECONDS = 600.0
-"""How long one call waits in all because the server asks for it (Retry-After), on top of the budget."""
+"""How long one call waits in total at the server's request (Retry-After), in addition to the budget."""
 
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 10.0

@@ -1,7 +1,7 @@
-"""Pages that a program wrote: one sentence pattern, thousands of times, with other names and numbers.
+"""Pages written by bots: one sentence pattern, thousands of times, with different names and numbers.
 
-Some Wikipedias consist mostly of such pages. They share a skeleton: the text without the parts that vary,
-which are words with a capital letter or a digit and words of the title. Ordinary pages do not share
+Some Wikipedias consist mostly of such pages. They share a skeleton: the text without the parts that vary.
+These are words with a capital letter or a digit, and words of the title. Ordinary pages do not share
 skeletons.
 """
 

@@ -1,4 +1,4 @@
-"""MinHash signatures, and the bands by which likely near duplicates meet.
+"""MinHash signatures, and the bands by which likely near duplicates are found.
 
 A signature has, for each of 128 hash functions, the smallest hash of a document's shingles. The probability
 that two documents agree in a place is their Jaccard similarity (Broder, On the Resemblance and Containment of

@@ -1,4 +1,4 @@
-"""What a corpus depends on: the config, the files that it names by their bytes, and the code.
+"""What a corpus depends on: the config, the bytes of the files that it names, and the code.
 
 The first build that writes into an output claims it. Another build may not write there.
 """

@@ -49,7 +49,7 @@ class DataFile:
 
 @dataclass(frozen=True)
 class NoCounts:
-    """The counts of a unit that counts nothing."""
+    """The counts of a unit without counts."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class Marker(Generic[Counts]):
-    """What a finished unit leaves behind: its files and its counts, a dataclass of the stage."""
+    """The result of a finished unit: its files and its counts, a dataclass of the stage."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 

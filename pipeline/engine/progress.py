@@ -1,4 +1,4 @@
-"""One log line every few seconds: how far a stage is, how fast it runs, and its ETA."""
+"""One log line every few seconds: the progress of a stage, its speed and its ETA."""
 
 import logging
 import time

@@ -47,7 +47,7 @@ _NODE_FAULTS = (
 
 
 def retry_on_node_loss(name: str, stage: Callable[[], Result]) -> Result:
-    """The result of ``stage``. When a lost node takes it down, it runs again and resumes from its commits.
+    """The result of ``stage``. If a lost node makes it fail, it runs again and resumes from its commits.
 
     Ray usually runs the tasks of a lost node again, but not always. The stage is retried at most four times.
     """
@@ -122,7 +122,7 @@ def _cause(error: BaseException, kinds: tuple[type[Any], ...]) -> Any:
 def grouped(items: Sequence[Item], sizes: Sequence[int], cores: float) -> list[list[Item]]:
     """Neighboring items grouped until a group holds enough for a task; the order stays.
 
-    ``sizes`` are the bytes of each item. A task costs tens of milliseconds whatever it does. A group holds at
+    ``sizes`` are the bytes of each item. Every task has an overhead of tens of milliseconds. A group holds at
     most GROUP_BYTES, unless a single item is larger, and every core gets several groups. Opening an item
     counts as some bytes, too. More than 4,096 groups would need too much memory on the driver, so groups grow
     instead.

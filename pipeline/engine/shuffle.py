@@ -63,10 +63,10 @@ class Shuffle:
         """Moves what ``emit`` yields for each item, then yields the result of ``reduce`` for ``pending``.
 
         Emitted tables have the columns of the schema and an integer column ``bucket``. ``reduce`` gets the
-        number of a bucket and its rows, which may be none, in an order that its result must not depend on.
-        ``pending`` has the buckets to reduce, ascending; what is emitted for others is left alone.
-        ``size`` gives the bytes of an item. Raises ShuffleLostError when files were removed meanwhile, as
-        another process does that finishes the same shuffle; a second run moves the rows again.
+        number of a bucket and its rows, which may be none, in any order. Its result must not depend on the
+        order. ``pending`` has the buckets to reduce, ascending; rows of other buckets are ignored. ``size``
+        gives the bytes of an item. Raises ShuffleLostError when another process has finished the same shuffle
+        and removed its files; a second run moves the rows again.
         """
         try:
             if len(pending):

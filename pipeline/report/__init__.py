@@ -1,1 +1,1 @@
-"""What people read about a build: tables, dataset card, HTML report."""
+"""The reports of a build: tables, dataset cards, HTML page."""

@@ -1,4 +1,4 @@
-"""What cleaning left out of wiki pages, and how it knew what templates show: shares by language."""
+"""What cleaning left out of wiki pages, and which rules decided what templates show: shares by language."""
 
 from collections.abc import Mapping
 

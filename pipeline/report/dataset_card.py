@@ -62,9 +62,9 @@ Masked LM sequences{_objective(manifest)}, built by bertmill {manifest.code_vers
 {table(["language", "documents", "text bytes", "sequences", "tokens"], languages)}
 ```
 
-## Licence
+## License
 
-The text keeps the licence of its source. Wikipedia's is CC BY-SA 4.0 (earlier dumps 3.0), with attribution to
+The text keeps the license of its source. Wikipedia's is CC BY-SA 4.0 (earlier dumps 3.0), with attribution to
 its contributors.
 """
 

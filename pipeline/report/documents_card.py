@@ -8,12 +8,12 @@ from pipeline.report.tables import table
 from schemas.manifest import Manifest
 
 _WIKIPEDIA = {"wikimedia", "wikipedia_parquet"}
-_WIKIPEDIA_LICENCE = """\
+_WIKIPEDIA_LICENSE = """\
 The texts of Wikipedia are available under CC BY-SA 4.0 (texts of before June 2023: 3.0) and, for the most
 part, the GFDL (https://dumps.wikimedia.org/legal.html). Their authors are the contributors of each page:
 `url` leads to the page, whose history names them. The texts were changed: markup, tables, references and
-repeated passages are removed. Who passes them on must name the source, link the licence, say that they were
-changed, and keep the licence."""
+repeated passages are removed. If you share them, name the source, link the license, state that they were
+changed, and keep the license."""
 
 
 def documents_card(manifest: Manifest) -> str:
@@ -70,16 +70,16 @@ A value that the source does not have is null.
 {table(["language", "train", "validation"], listed)}
 ```
 
-## Licence and attribution
+## License and attribution
 
-{_licence(wikipedia_only)}
+{_license(wikipedia_only)}
 """
 
 
-def _licence(wikipedia_only: bool) -> str:
+def _license(wikipedia_only: bool) -> str:
     if not wikipedia_only:
-        return f"Each text keeps the licence of its source. {_WIKIPEDIA_LICENCE}"
-    return _WIKIPEDIA_LICENCE
+        return f"Each text keeps the license of its source. {_WIKIPEDIA_LICENSE}"
+    return _WIKIPEDIA_LICENSE
 
 
 def _configs(manifest: Manifest) -> list[dict[str, Any]]:

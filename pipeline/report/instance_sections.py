@@ -22,7 +22,7 @@ def instance_sections(manifest: Manifest, counts: Counts) -> list[Section]:
     for name, by_language in counts.items():
         add_counts(by_length.setdefault(name.partition("/")[0], {}), by_language)
     return [
-        ("What became of the tokens", _tokens(by_length)),
+        ("Tokens used, cut and left over", _tokens(by_length)),
         ("Lengths", _lengths(by_length, lengths)),
         ("Padding saved by packing", _padding(by_length, lengths)),
         ("Sentence pairs", _pairs(manifest, by_length)),

@@ -19,7 +19,7 @@ class RawDocument:
     source_id: str | None = None
     """The id that the source itself gives, if it gives one."""
     timestamp: str | None = None
-    """When the revision was made, as the source writes it (Wikimedia: ISO 8601)."""
+    """Time of the revision, as the source writes it (Wikimedia: ISO 8601)."""
     url: str | None = None
     """Where the document can be read."""
 

@@ -3,7 +3,7 @@ layout.
 
 The address is ``datasets://wikimedia/wikipedia?name=20231101.ltg&split=train&revision=COMMIT``, or an
 absolute path, ``datasets:///data/wikipedia?name=20231101.ltg``. A unit is a shard of the dataset (one of its
-files). Give a revision, so that a build next year reads the same rows.
+files). Give a revision, so that later builds read the same rows.
 """
 
 from collections.abc import Iterator

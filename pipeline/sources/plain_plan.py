@@ -68,7 +68,9 @@ def is_parquet(head: bytes) -> bool:
 def check_language(source: Source) -> None:
     """Raises ConfigError when a source whose files do not say their language has none in the config."""
     if source.lang is None:
-        raise ConfigError(f"source {source.name}: lang is missing; {source.kind} files do not say it")
+        raise ConfigError(
+            f"source {source.name}: lang is missing; {source.kind} files do not name a language"
+        )
 
 
 def row_group_bytes(uri: str) -> list[int]:

@@ -1,7 +1,7 @@
-"""The interface of source readers, and how the ``kind`` of a source finds its reader.
+"""The interface of source readers, and how the ``kind`` of a source selects its reader.
 
-A reader is a class with two methods. The config names a class of your own by its dotted name, and built-in
-kinds are looked up in pipeline.config.SOURCE_READERS::
+A reader is a class with two methods. The config names a custom class by its dotted name, and built-in kinds
+are looked up in pipeline.config.SOURCE_READERS::
 
     class Notes:
         def __init__(self, extraction: Extraction) -> None: ...
@@ -28,7 +28,7 @@ from schemas.plugins import load_plugin, plugin_errors
 
 
 class SourceReader(Protocol):
-    """Reads one kind of source. The class is made with the settings of extraction."""
+    """Reads one kind of source. The constructor gets the settings of extraction."""
 
     def plan(self, source: Source) -> list[Unit]:
         """The work units of a source, the same ones in the same order for the same files.
@@ -48,7 +48,7 @@ def _reader_class(kind: str) -> Any:
 
 
 def source_reader(kind: str, extraction: Extraction) -> SourceReader:
-    """The reader of a kind. Raises ConfigError when a class of your own is missing or lacks a method."""
+    """The reader of a kind. Raises ConfigError when a custom class is missing or lacks a method."""
     reader: SourceReader
     if kind in SOURCE_READERS:
         reader = _reader_class(kind)(extraction)

@@ -56,13 +56,13 @@ class Unit:
     rooted: bool = True
     """Whether the file has a root element, whose end tag must come last."""
     page_prefix: str = ""
-    """Address of the wiki's pages up to their title; empty when the dump does not say it."""
+    """Address of the wiki's pages up to their title; empty when the dump does not give it."""
     expected_pages: int | None = None
     """Pages that the multistream index lists for this unit."""
     weight: int = 0
     """Stored bytes of the unit, when start and end do not count bytes."""
     options: str = ""
-    """Whatever else the reader needs, as text: for readers of your own."""
+    """Anything else that a custom reader needs, as text."""
     merged_files: tuple["Unit", ...] = ()
     """Small files that are read together with this one, so that a folder of thousands of books does not make
     thousands of tasks and output files."""

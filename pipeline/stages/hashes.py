@@ -42,7 +42,7 @@ def run_hashes(work_uri: str, units: list[Unit]) -> None:
 
 
 def check_one(file: Unit, folder: StageFolder[HashCounts]) -> Marker[HashCounts]:
-    """Hashes one file and commits it. Raises InputError when its hash or size is another."""
+    """Hashes one file and commits it. Raises InputError when its hash or size differs."""
     digest, size = hashlib.sha256(), 0
     try:
         with storage.open_stream(file.uri) as stream:

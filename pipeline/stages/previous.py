@@ -1,4 +1,4 @@
-"""Opens the earlier build that ``previous`` names, and says what of it can be reused."""
+"""Opens the earlier build that ``previous`` names, and decides what can be reused."""
 
 import json
 import logging

@@ -162,7 +162,7 @@ def _counts(results: StageResults) -> CorpusCounts:
 
 
 def _check_balance(manifest: Manifest) -> None:
-    """What came in must equal what is used plus what is named as left out. Raises CorpusError otherwise."""
+    """Input must equal what is used plus what is counted as left out. Raises CorpusError otherwise."""
     pages, tokens, documents = manifest.counts.pages, manifest.counts.tokens, manifest.counts.documents
     if pages.pages_seen != pages.kept + sum(pages.skipped.values()):
         raise CorpusError(f"pages do not balance: {pages}")

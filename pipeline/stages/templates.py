@@ -1,7 +1,7 @@
 """Stage templates: what the templates of every wiki show, learned before any article is cleaned.
 
-Two rounds: each unit to what is found in it, then all that was found of a wiki to its table. Both commit what
-they have done; the tables are small, and every worker reads the one that it needs once.
+The first round scans the units. The second makes the table of each wiki from the scans of its units. Both
+commit their results. The tables are small, and every worker reads the one that it needs once.
 """
 
 import json
@@ -31,7 +31,7 @@ from schemas.templates import FOUND, TABLE, TEMPLATES_VERSION
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _POINTER = "work/templates.json"
-"""Names the folder of the tables that the corpus was made with."""
+"""Names the folder of the tables that the build used."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class TemplatesResult:
     """Of each wiki: templates by kind, and what went wrong."""
 
     def table_of(self, unit: Unit) -> TemplateTable:
-        """What is known of the wiki that a unit is of; nothing for other kinds of sources."""
+        """The learned table of the unit's wiki; empty for other kinds of sources."""
         file = self.files.get(wiki_name(unit)) if unit.kind == "wikimedia" else None
         return NO_TEMPLATES if file is None else file.load()
 
@@ -99,7 +99,7 @@ class TemplatesResult:
 
 
 def run_templates(config: BuildConfig, work_uri: str, units: list[Unit]) -> TemplatesResult:
-    """Learns what is not learned yet. Raises InputError that names the file at fault."""
+    """Learns the missing tables. Raises InputError that names the file at fault."""
     units = [unit for unit in units if unit.kind == "wikimedia"]
     if not units or not config.extraction.learn_templates:
         return TemplatesResult()
@@ -133,7 +133,7 @@ def _scan(units: list[Unit], folder: StageFolder[ScanCounts], limit: int) -> Non
 
 
 def scan_one(unit: Unit, folder: StageFolder[ScanCounts], limit: int) -> Marker[ScanCounts]:
-    """Scans one unit and commits what is found. Raises InputError that names the file at fault."""
+    """Scans one unit and commits the result. Raises InputError that names the file at fault."""
     counts: Counter[str] = Counter()
     name = f"{unit.unit_id}.parquet"
     with PartWriter(FOUND, folder.path(name), name) as writer:
@@ -176,7 +176,7 @@ def _learn(
 
 
 def _point_to(folder: StageFolder[TableCounts], wikis: list[str]) -> None:
-    """Names the folder of this build's tables, for those who look at the corpus."""
+    """Names the folder of this build's tables, for `bertmill templates`."""
     work_uri, _, name = folder.uri.rpartition("/")
     pointer = {"folder": f"work/{name}", "stage_hash": folder.stage_hash, "wikis": wikis}
     raw = json.dumps(pointer, sort_keys=True, ensure_ascii=False).encode()

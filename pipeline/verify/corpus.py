@@ -1,4 +1,4 @@
-"""``bertmill verify CORPUS``: checks everything that a corpus says about itself against its bytes.
+"""``bertmill verify CORPUS``: checks everything that a corpus states about itself against its bytes.
 
 It checks the manifest against its own hash and sums, the vocabulary and the folder listing against the
 manifest, each shard against its entry, each row against the rules of row_checks, and the counts of the rows

@@ -55,7 +55,7 @@ class CorpusFiles:
 
     @cached_property
     def masking_vocabulary(self) -> MaskingVocabulary:
-        """What the masking rule knows of the subwords."""
+        """The properties of the subwords that the masking rule needs."""
         return MaskingVocabulary.from_pieces(self.subwords, self.manifest.masking.predict_unknown)
 
     @cached_property

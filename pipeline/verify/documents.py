@@ -19,7 +19,7 @@ _FACTS = ["key", "title", "revision", "timestamp", "url"]
 
 @dataclass(frozen=True)
 class DocumentFacts:
-    """What the source says of a document; None for what it does not say."""
+    """Facts from the source of a document; None for unknown ones."""
 
     key: str
     title: str | None

@@ -53,7 +53,7 @@ _UNUSED = "[unused{}]"
 
 
 class Encoder(Protocol):
-    """What the build needs of a tokenizer."""
+    """The part of a tokenizer that a build needs."""
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -103,8 +103,8 @@ def open_encoder(uri: str, cased: bool, accents: Accents | None) -> Encoder:
 def load_hub_tokenizer(uri: str) -> HubTokenizer:
     """The tokenizer in the file ``uri``, whose special tokens tokenizer_config.json beside it names.
 
-    Raises CorpusError when the file is missing or no tokenizer, when a special token is missing, or when it
-    does not mark where words begin.
+    Raises CorpusError when the file is missing or not a tokenizer, when a special token is missing, or when
+    it does not mark where words begin.
     """
     try:
         raw = storage.read_bytes(uri)
@@ -212,7 +212,9 @@ _BYTE_OF = _byte_alphabet()
 def _marks(content: Mapping[str, Any], tokenizer: Tokenizer, uri: str) -> _Marks:
     model = content["model"]
     if model.get("end_of_word_suffix"):
-        raise CorpusError(f"{uri}: marks the end of words ({model['end_of_word_suffix']!r}), not their begin")
+        raise CorpusError(
+            f"{uri}: marks where words end ({model['end_of_word_suffix']!r}), not where they begin"
+        )
     if model.get("continuing_subword_prefix"):
         return _Marks(model["continuing_subword_prefix"], None)
     if "ByteLevel" in json.dumps(content.get("pre_tokenizer")):

@@ -1,4 +1,4 @@
-"""Which words a limit must spare so that no letter is lost: one for each letter that only omitted words have.
+"""Which words a limit must keep so that no letter is lost: one for each letter that only omitted words have.
 
 A letter at the start of a word and one inside it are two forms, since a vocabulary has a subword for each.
 """

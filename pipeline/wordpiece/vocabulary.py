@@ -121,7 +121,7 @@ def vocabulary_bytes(pieces: list[str]) -> bytes:
 
 
 def accents_of(cased: bool, accents: Accents | None, trained: bool) -> Accents:
-    """How accents are treated, with the default for a config that does not say.
+    """How accents are treated, with the default for a config that does not set it.
 
     The default for a trained vocabulary keeps the vowel signs of all scripts. A given vocabulary was made
     with BERT's rule.

@@ -92,7 +92,7 @@ def test_the_command_reports_and_fails(
 ) -> None:
     config = write_config(tmp_path, train_config(tmp_path, manifest))
     assert main(["doctor", "--config", str(config)]) == 0
-    assert f"ok    {config}: a valid config of a training" in capsys.readouterr().out
+    assert f"ok    {config}: a valid training config" in capsys.readouterr().out
     config.write_text(yaml.safe_dump({"run": {"name": "run"}}))
     assert main(["doctor", "--config", str(config)]) == 1
     assert f"fail  {config}: run.storage: Field required" in capsys.readouterr().out

@@ -88,7 +88,7 @@ def test_charts_share_a_time_axis_and_leave_pauses_open(tmp_path: Path) -> None:
     assert [len(piece.split()) for piece in loss] == [2, 2, 2, 2]
     assert charts[1].count("<circle") == 1
     assert "skipped step 1, grad norm 1000000000.0, row ids [4, 7]" in page
-    assert "peak arithmetic" in page
+    assert "peak FLOP/s" in page
     assert "Seconds of the last checkpoint" not in page
 
 

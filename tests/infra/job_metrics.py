@@ -27,7 +27,7 @@ from tests.submitted_jobs import fail_build, submit_jobs
 RESULTS = ROOT / "benchmarks" / "results"
 # What a machine without GPU and a corpus of a megabyte cannot have.
 EXPLAINED = {
-    "Waiting for data, packing, MFU/C": "the peak arithmetic of a CPU is not known; fed by hand in a test",
+    "Waiting for data, packing, MFU/C": "the peak FLOP/s of a CPU are unknown, so a test sets the value",
     "Objects spilled/A": "nothing was spilled",
     "GPU in use/A": "no GPU",
 }

@@ -246,5 +246,5 @@ def test_names_are_checked_with_the_config(tmp_path: Path) -> None:
         config_of(tmp_path, source)
     with pytest.raises(ConfigError, match=r"filters\.0\.use: .*'x' must have the form package\.module:Name"):
         config_of(tmp_path, {**source, "kind": "text"}, extraction={"filters": ["x"]})
-    with pytest.raises(ConfigError, match=r"options are for reader classes of your own"):
+    with pytest.raises(ConfigError, match=r"options are for custom reader classes"):
         config_of(tmp_path, {**source, "kind": "text", "options": {"a": 1}})

@@ -48,7 +48,7 @@ def verify_run(run_uri: str) -> list[str]:
     """The problems of the run's checkpoints, one line each; [] when a resume is safe.
 
     Unfinished folders are not a problem, because the next commit removes them. The state is loaded as
-    well, to find files here and not at the resume that match their hashes but are not plain data.
+    well, because a file may match its hash and still hold more than plain data.
     """
     for _ in range(MAX_LISTINGS):
         results = [_load_problem(listed) for listed in list_checkpoints(run_uri)]

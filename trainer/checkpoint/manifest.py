@@ -20,7 +20,7 @@ MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 EMA = "ema.safetensors"
 VOCABULARY_FILES = ("vocab.txt", "pieces.txt")
-"""One of them, depending on where the corpus has its tokenizer from."""
+"""One of them, depending on the origin of the corpus's tokenizer."""
 TOKENIZER_FILES = (*VOCABULARY_FILES, "tokenizer.json", "tokenizer_config.json")
 """Copied from the corpus, so that a checkpoint can be exported and fine-tuned without it."""
 
@@ -52,7 +52,7 @@ class FileEntry(_Header):
 
 
 class DataSkip(_Header):
-    """Data that a rewind leaves out: from ``step`` on, a step trains what was planned ``batches`` later."""
+    """Data that a rewind leaves out: from ``step`` on, steps train the batches planned ``batches`` later."""
 
     step: Count
     batches: Count

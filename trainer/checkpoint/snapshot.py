@@ -51,7 +51,7 @@ class Snapshot:
 def check_finite(state: Any, name: str = "state") -> None:
     """Raises CheckpointError that names the first tensor of ``state`` with a NaN or an infinity.
 
-    Such a checkpoint would verify, be useless, and replace the good ones in time.
+    Such a checkpoint would verify, be useless, and eventually replace the good ones.
     """
     if isinstance(state, torch.Tensor):
         if state.is_meta or state.layout != torch.strided:

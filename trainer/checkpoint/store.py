@@ -147,7 +147,7 @@ class CheckpointStore:
     def set_aside(self, step: int, state: TrainingState) -> str:
         """Writes the state of a run that has a new owner into RUN/displaced; returns the folder's URI.
 
-        Nobody resumes from there by itself. Raises CheckpointError, StorageError, OSError.
+        No run resumes from there automatically. Raises CheckpointError, StorageError, OSError.
         """
         if self._lease is None:
             raise CheckpointError(f"{self.run_uri}: acquire the lease of the run before saving")
@@ -283,8 +283,8 @@ class CheckpointStore:
         try:
             lease.check()
         except FencedError:
-            # The newer attempt took the lease between the check and the put. Take back a commit that it
-            # has not seen. If it has seen it, the checkpoint is complete and its files stay.
+            # The newer attempt took the lease between the check and the put. Undo a commit that it has not
+            # seen. If it has seen the commit, the checkpoint is complete and its files stay.
             storage.delete(name)
             raise
 

@@ -24,7 +24,7 @@ _CLASSES: dict[Family, str] = {
 OFFSET_FAMILIES: tuple[Family, ...] = ("roberta", "xlm-roberta")
 # Only these have a pooler and a head for sentence pairs.
 PAIR_FAMILIES: tuple[Family, ...] = ("bert", "albert")
-# These compute exact GELU in the MLM head, whatever hidden_act says.
+# These always compute exact GELU in the MLM head. They ignore hidden_act there.
 EXACT_HEAD_FAMILIES: tuple[Family, ...] = ("roberta", "xlm-roberta", "electra")
 # DistilBERT has no field for the epsilon of its norms.
 DISTILBERT_EPS = 1e-12

@@ -1,7 +1,7 @@
 """config.json of transformers as typed classes, one for each family, and the ModelConfig that it describes.
 
-Every field is used, neutral or refused. A used field that is missing has the default of transformers. A
-neutral one changes no output of a pretrained model: training settings, labels of tasks, bookkeeping.
+Every field is used, ignored or refused. A used field that is missing has the default of transformers. An
+ignored field changes no output of a pretrained model: training settings, labels of tasks, bookkeeping.
 """
 
 from collections.abc import Mapping
@@ -282,7 +282,7 @@ _CLASSES: dict[Family, type[_HubConfig]] = {
 
 @dataclass(frozen=True)
 class HubModel:
-    """What a config.json says."""
+    """The content of a config.json."""
 
     config: ModelConfig
     family: Family
@@ -331,7 +331,7 @@ def _first(error: ValidationError, given: Mapping[str, Any]) -> str:
     return f"{field}: {reason}" if field else reason
 
 
-# Fields of a ModelConfig that config.json says otherwise, not at all, or only for some values of others.
+# Fields of a ModelConfig that config.json spells differently, lacks, or has only for some values of others.
 _NOT_COMPARED = frozenset(
     "size style attention pair_objective initializer_range segments local_window global_every rotary_base"
     " rotary_base_local attention_dropout".split()

@@ -47,9 +47,7 @@ class SavedModel:
         Two vocabularies of one size fit the same model, but their ids mean different subwords.
         """
         if self.vocabulary_sha256 is None:
-            log.warning(
-                "%s: %s does not say which vocabulary it has; only its size was compared", field, self.uri
-            )
+            log.warning("%s: the vocabulary of %s is unknown; only its size was compared", field, self.uri)
         elif self.vocabulary_sha256 != sha256:
             raise ConfigError(
                 f"{field}: {self.uri} has another vocabulary (SHA-256 {self.vocabulary_sha256[:12]}) than"

@@ -86,7 +86,7 @@ def from_tensors(
         values[_POSITION] = values[_POSITION][pad_id + 1 :]
     if names.token_types:
         _read_token_types(config, reader, names, values)
-    # What a person gives up with a head is said; what only an encoder's checkpoint lacks is remembered.
+    # Log the heads that the import leaves out, and record those that an encoder's checkpoint lacks.
     pairs = family in PAIR_FAMILIES and reader.has_any(names.pooler)
     untrained: list[str] = []
     dense, decoder = reader.has_any(names.token_head), reader.has_any(_flat(names.biases))

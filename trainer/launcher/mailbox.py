@@ -24,12 +24,12 @@ class Mailbox:
         self._controller = controller
 
     def kill_controller(self) -> None:
-        """Ends that actor, with the workers and all that it waits for."""
+        """Ends that actor, with its workers and all pending requests."""
         if self._controller is not None:
             ray.kill(self._controller)
 
     def start(self) -> None:
-        """Says that the workers are there."""
+        """Reports that the workers have started."""
         self._started = True
 
     def post(self, record: LogRecord) -> None:

@@ -1,4 +1,4 @@
-"""The filesystem that Ray Train gets for a run: it can see our checkpoints, but cannot harm them.
+"""The filesystem that Ray Train gets for a run: Ray can see the checkpoints, but cannot damage them.
 
 Ray Train accepts a checkpoint that it did not upload only below the folder of its own record of the run,
 and it trusts that record: a new job refuses to start once a checkpoint in the record is gone, Ray deletes
@@ -53,7 +53,7 @@ class RunStorage(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
         return f"bertmill+{self._scheme}"
 
     def normalize_path(self, path: str) -> str:
-        """``path``, which has no other spelling."""
+        """``path``, which is already normalized."""
         return path
 
     def get_file_info(self, paths: list[str]) -> list[fs.FileInfo]:

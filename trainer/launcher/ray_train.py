@@ -106,7 +106,7 @@ def fit(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Result:
         with shutdown.interruptible():
             preflight(config)
             run = config.run
-            # The workers of a second start might wait for those of the first one, or never get a place.
+            # The workers of a second start might wait for those of the first one, or never get resources.
             free = await_free(run.uri, Claimant(take_over=run.take_over, seconds=run.lease_seconds))
             if connect():
                 advice = "lower workers.num_workers, or set RAY_ADDRESS to a larger cluster"
@@ -217,7 +217,7 @@ class _Drain:
 
     def __init__(self) -> None:
         self.seen = False
-        """Whether it ever was so."""
+        """Whether this was ever the case."""
 
     def __call__(self) -> bool:
         self.seen = self.seen or ray.train.get_preemption_info() is not None

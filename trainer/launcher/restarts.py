@@ -1,4 +1,4 @@
-"""How often a failed training is restarted: while it makes progress, and not into the same failure twice."""
+"""Decides whether to restart a failed training: if it made progress, and did not fail twice the same way."""
 
 import re
 from collections.abc import Hashable
@@ -24,11 +24,11 @@ class Failure:
     died: bool = False
     """Whether the process is gone: ``step`` is then that of the last line of the log before it."""
     preempted: bool = False
-    """Whether a node was taken away; such failures do not count."""
+    """Whether a node was removed; such failures do not count."""
 
     @property
     def kind(self) -> Hashable | None:
-        """Equal for failures of the same step in the same way; None where that cannot be said."""
+        """Equal for failures of the same step in the same way; None if that is unknown."""
         if self.step is None:
             return None
         return (self.step, self.rank if self.died else None, _VARIABLE.sub("#", self.text))
@@ -58,7 +58,7 @@ class RestartBudget:
         self._committed = committed_step
         self._failures += 1
         last, self._last = self._last, failure
-        # Without a limit, the death of a process says too little: it may be killed at the same place twice.
+        # Without a limit, the death of a process proves nothing: it may be killed at the same place twice.
         certain = not failure.died or self._max_failures >= 0
         if last is not None and certain and failure.kind is not None and failure.kind == last.kind:
             place = f"after step {failure.step}" if failure.died else f"in step {failure.step}"

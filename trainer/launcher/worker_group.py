@@ -1,7 +1,7 @@
 """One group of workers under Ray Train, from the request for its CPUs to its result.
 
 Ray's call blocks for as long as the training runs, and for as long as CPUs are missing. So it runs in a
-thread. The main thread stays free for signals, and says what is missing.
+thread. The main thread stays free for signals, and logs what is missing.
 """
 
 import logging
@@ -28,14 +28,14 @@ log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 1.5
-"""Time that workers which are just starting have to see a request to stop."""
+"""Time that starting workers have to see a request to stop."""
 _END_SECONDS = 30.0
 """How long Ray's call may take to end after its controller was killed."""
 _STEP_FAILED = re.compile(r"optimizer step (\d+) failed: ")
 
 
 class StepFailedError(Exception):
-    """An optimizer step raised an error; the text says which step."""
+    """An optimizer step raised an error; the text names the step."""
 
 
 class NodeLeavesError(Exception):
@@ -43,7 +43,7 @@ class NodeLeavesError(Exception):
 
 
 def failed_step(error: Exception) -> StepFailedError | None:
-    """``error`` with the optimizer step in its text; None if it was not raised in one."""
+    """``error`` with the optimizer step in its text; None if it was not raised in a step."""
     steps = [match[1] for note in getattr(error, "__notes__", ()) if (match := STEP_NOTE.fullmatch(note))]
     if not steps:
         return None
@@ -57,7 +57,7 @@ def bundle_of(config: TrainConfig) -> dict[str, float]:
 
 
 def pause(seconds: float) -> None:
-    """Waits. Raises Interrupted when a signal comes meanwhile, or came before."""
+    """Waits. Raises Interrupted when a signal arrives meanwhile, or arrived before."""
     end = time.monotonic() + seconds
     while True:
         shutdown.raise_if_requested("stopped between two starts of the workers")
@@ -123,7 +123,7 @@ class WorkerGroup:
         """Ends Ray's call. It would block until it has the CPUs, and crash the end of this program."""
         deadline = time.monotonic() + _END_SECONDS
         while not self._ended.is_set() and time.monotonic() < deadline:
-            # Again and again, because the controller may only just be starting.
+            # Repeatedly, because the controller may still be starting.
             self._mailbox.kill_controller.remote()
             self._ended.wait(_POLL_SECONDS)
         fit.join(_END_SECONDS)
@@ -183,7 +183,7 @@ class WorkerGroup:
 
 
 def failure_of(error: Exception, last_step: int | None) -> Failure:
-    """What Ray reports as the end of a group of workers, in short."""
+    """A short form of what Ray reports about the end of a group of workers."""
     if isinstance(error, PreemptionError):
         return Failure("a node was taken away", preempted=True)
     failures = dict(error.worker_failures) if isinstance(error, WorkerGroupError) else {}

@@ -12,7 +12,7 @@ _MAY_CHANGE = "may_change_on_resume"
 _MAY_DIFFER = "may_differ_between_ranks"
 
 MayChange = Annotated[_T, Field(json_schema_extra={_MAY_CHANGE: True})]
-"""Marks a config field, or a whole section, that says how a run is carried out and not what it computes.
+"""Marks a config field, or a whole section, that affects how a run is executed but not what it computes.
 
 Such a field may differ each time a run resumes (see trainer/run/identity.py).
 """
@@ -20,7 +20,7 @@ Such a field may differ each time a run resumes (see trainer/run/identity.py).
 MayDiffer = Annotated[_T, Field(json_schema_extra={_MAY_CHANGE: True, _MAY_DIFFER: True})]
 """Marks a config field that may change on resume and may also differ from rank to rank.
 
-Such a field says where a host finds or keeps something (see trainer/run/handshake.py).
+Such a field names a place on a host (see trainer/run/handshake.py).
 """
 
 

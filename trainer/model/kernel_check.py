@@ -1,7 +1,7 @@
 """A trial of the fused layers on the device of a run, before it depends on them.
 
-Whether a kernel compiles, fits into shared memory and computes the right thing is known only on the GPU
-itself. The trial takes the run's own widths and lengths, so what Triton compiles for it is used afterwards.
+Only the GPU itself shows whether a kernel compiles, fits into shared memory and computes correctly. The trial
+uses the run's own widths and lengths, so the run can reuse the kernels that Triton compiles for it.
 """
 
 import torch

@@ -192,7 +192,7 @@ class Ready(Event):
     graphs_compiled: int
     graphs_from_cache: int
     graph_breaks: int = 0
-    """Places where torch.compile left the graph; a break costs speed."""
+    """Graph breaks of torch.compile; each costs speed."""
 
 
 class Saving(Event):
@@ -213,7 +213,7 @@ class Skipped(Event):
 
 
 class Warned(Event):
-    """Something looks wrong with the training."""
+    """A sign of a problem in the training."""
 
     event: Literal["warning"] = "warning"
     step: int

@@ -1,4 +1,4 @@
-"""How long the parts of a start took, and how much compiled code came from the cache.
+"""Measures the parts of a start, and how much compiled code came from the cache.
 
 The cache of torch.compile holds machine code that a process runs unchecked. So it is in a folder that the
 config names and that only the trainers may write to, and never among the files of the run, from which no

@@ -1,7 +1,7 @@
 """Sends the figures of a run to trackers outside of it: Weights & Biases and MLflow.
 
-A tracker runs in a thread of its own behind a queue, so a slow or failing one never holds up training. All
-attempts of a run use one run of the tracker. What an attempt repeats after a resume is not sent again.
+A tracker runs in a separate thread behind a queue, so a slow or failing one never delays training. All
+attempts of a run use one run of the tracker. Steps that an attempt repeats after a resume are not sent again.
 """
 
 import importlib.util
@@ -93,7 +93,7 @@ class Wandb(Tracker):
         """See the base class."""
         import wandb
 
-        # A question for the API key would wait for an answer that no job gives.
+        # A prompt for the API key would wait forever, because a job has no terminal.
         settings = wandb.Settings(console="off", silent=True, login_timeout=30, disable_git=True)
         self._run = wandb.init(
             project=self._project,
@@ -107,7 +107,7 @@ class Wandb(Tracker):
         self._run.define_metric(STEP)
         # wandb's own counter of steps would refuse held-out figures that come after those of the step.
         self._run.define_metric("*", step_metric=STEP)
-        # Only a server knows what a run has; beside offline files lies a note of ours.
+        # Only a server knows the last step of a run. Offline, a note beside the files records it.
         self._note = Path(self._run.settings.wandb_dir) / f"{run_id}.steps.json"
         if self._run.settings.mode == "offline":
             self._sent = parse_json(self._note.read_bytes()) if self._note.exists() else {}
@@ -201,7 +201,7 @@ class TrackerThread:
                 self._count(1, f"more than {_QUEUE_LENGTH} records are waiting")
 
     def close(self) -> None:
-        """Waits for what is waiting, for a minute at most."""
+        """Waits for the queue to drain, for a minute at most."""
         end = time.monotonic() + _CLOSE_SECONDS
         with suppress(queue.Full):
             self._queue.put(None, timeout=_CLOSE_SECONDS)

@@ -20,7 +20,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, steps: int) -> None:
-        """Takes in the weights after ``steps`` optimizer steps; never waits for the device."""
+        """Updates the average with the weights after ``steps`` steps; never waits for the device."""
         decay = min(self._decay, (1 + steps) / (10 + steps))
         current = [weight.detach() for _, weight in self._model.named_parameters()]
         torch._foreach_lerp_(list(self._weights.values()), current, 1 - decay)
@@ -28,7 +28,7 @@ class WeightAverage:
     @contextmanager
     @torch.no_grad()
     def in_model(self) -> Iterator[None]:
-        """Exchanges the model's weights with the average, and back at the end; both keep every bit."""
+        """Swaps the model's weights with the average, and back at the end, without a change of any bit."""
         self._exchange()
         try:
             yield

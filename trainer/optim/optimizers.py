@@ -243,7 +243,7 @@ class Lamb(_DeviceOptimizer):
 class Muon(_DeviceOptimizer):
     """Muon (Jordan et al. 2024) for the matrices inside the network, AdamW for everything else.
 
-    b <- 0.95 b + g; u = orthogonalised (g + 0.95 b), by five Newton-Schulz steps;
+    b <- 0.95 b + g; u = orthogonalized (g + 0.95 b), by five Newton-Schulz steps;
     x <- (1 - lr weight_decay) x - lr 0.2 sqrt(max(rows, columns)) u. The root mean square of this update
     is about that of an AdamW step in a long training (Liu et al. 2025), so both share one learning rate.
     It never exceeds 0.2 lr, while AdamW's first steps reach lr: a training of a few hundred steps needs two

@@ -31,7 +31,7 @@ _FILE_NAME = re.compile(r"(?:^|/)([a-z][a-z_-]*?)(" + "|".join(_PROJECTS) + r")(
 
 @dataclass(frozen=True)
 class WikiHeader:
-    """What the head says about the wiki."""
+    """The facts about the wiki in the head."""
 
     lang: str
     dbname: str

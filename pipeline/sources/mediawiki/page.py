@@ -39,7 +39,7 @@ class WikiPage:
     raw_text: bytes
     """Text of the revision, still escaped; see ``text``."""
     timestamp: str = ""
-    """When the revision was made; empty where the export does not say it."""
+    """Time of the revision; empty where the export does not give it."""
     lacks_text: bool = False
     """Whether the text has a size but is left out, as on every page of a stub dump."""
 

@@ -69,7 +69,7 @@ def test_the_newest_complete_exports_are_fetched_once(
     sent = server.sent
     assert fetch(server, tmp_path, wikis="fo,iswiki") == 0
     assert server.sent == sent
-    assert "complete already" in capsys.readouterr().err
+    assert "already complete" in capsys.readouterr().err
 
 
 def test_a_build_reads_what_was_fetched(server: DumpServer, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_glue(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert task["mean"]["deviation"] == pytest.approx(abs(seeds[0] - seeds[1]) / 2**0.5)
     _check_glue_pages(tmp_path, card)
     assert main(command(model, "glue", tmp_path, "--seeds", "1", "2")) == 0
-    assert "16 of 16 jobs are done already" in capsys.readouterr().out
+    assert "16 of 16 jobs are already done" in capsys.readouterr().out
     assert card_of(tmp_path) == card
 
 
@@ -150,12 +150,11 @@ def test_a_stopped_scorecard_goes_on(model: str, tmp_path: Path) -> None:
     assert not stopped["complete"]
     assert 0 < stopped["jobs"]["finished"] < 4
     assert (
-        f"Not complete: {stopped['jobs']['finished']} of 4 jobs"
-        in (tmp_path / "out/scorecard.md").read_text()
+        f"Incomplete: {stopped['jobs']['finished']} of 4 jobs" in (tmp_path / "out/scorecard.md").read_text()
     )
     lines: list[str] = []
     card = make_scorecard(settings(model), "glue", data, out, print_line=lines.append)
-    assert f"{stopped['jobs']['finished']} of 4 jobs are done already" in lines
+    assert f"{stopped['jobs']['finished']} of 4 jobs are already done" in lines
     undisturbed = make_scorecard(settings(model), "glue", data, whole)
     for name, task in undisturbed["tasks"].items():
         assert card["tasks"][name]["mean"] == task["mean"]
