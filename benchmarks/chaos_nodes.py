@@ -30,11 +30,11 @@ from tests.trainer.node_cluster import Nodes, environment
 from trainer.checkpoint.folders import list_folders
 
 STEPS = 500
-TITLE = "Trainings broken under Ray Train"
+TITLE = "Training runs under Ray Train with injected faults"
 EXPLAINED = (
     f"Under Ray Train, two ranks on nodes of one CPU each: runs of {STEPS} steps, a checkpoint every {EVERY}"
-    " steps, one restart of the workers after another. Steps repeated:"
-    " those that the life before had made and the next life made again."
+    " steps, and a fault in every attempt. Repeated steps are those that an attempt had made and the next"
+    " attempt made again."
 )
 _DRIVER = "import sys; from benchmarks.chaos_node_job import main; sys.exit(main())"
 _ROOM = 160

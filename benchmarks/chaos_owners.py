@@ -270,8 +270,8 @@ def report(place: str, runs: list[Run], results: Results, seconds: float) -> lis
         "",
         f"{results.events.total()} events in {len(runs)} runs of {STEPS} steps,"
         f" {results.processes} processes,"
-        f" {seconds:.0f} s. {results.refused} starts were refused, {results.replaced} owners were replaced;"
-        f" {len(problems)} promises were broken. A kill repeats {statistics.median(repeated):g} steps"
+        f" {seconds:.0f} s. {results.refused} starts were refused, {results.replaced} owners were replaced,"
+        f" and {len(problems)} checks failed. A kill repeats {statistics.median(repeated):g} steps"
         f" (median), at most {max(repeated)}.",
         "",
         "| event | times |",
@@ -283,7 +283,7 @@ def report(place: str, runs: list[Run], results: Results, seconds: float) -> lis
 
 
 def main() -> int:
-    """Runs everything; exit status 1 if a promise was broken."""
+    """Runs everything; exit status 1 if a check failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -314,7 +314,7 @@ def main() -> int:
         )
         title = "# Kills and double starts of one run, mixed"
         arguments.table.write_text(f"{title}\n\n    {command}\n\n{about}\n\n{text}\n")
-    return 1 if text.count(" 0 promises were broken") != len(arguments.storage) else 0
+    return 1 if text.count(" 0 checks failed") != len(arguments.storage) else 0
 
 
 if __name__ == "__main__":

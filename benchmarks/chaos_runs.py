@@ -1,4 +1,4 @@
-"""A training that is broken on purpose, what is promised of it, and the table of what came out.
+"""A training with injected faults, the checks of what it guarantees, and the table of the results.
 
 What chaos_train.py (ranks that die) and chaos_nodes.py (nodes that die) have in common.
 """
@@ -45,7 +45,7 @@ class Run:
     """Committed checkpoint folders that were damaged, with their steps."""
 
     def check(self, condition: bool, text: str) -> None:
-        """Notes a broken promise."""
+        """Records a failed check."""
         if not condition:
             self.problems.append(f"{self.uri} life {len(self.lives)}: {text}")
 
@@ -167,9 +167,9 @@ def report(
     lines = [
         f"## {place}",
         "",
-        f"{sum(faults.values())} faults in {len(everything)} runs ({lives} lives), {seconds:.0f} s."
+        f"{sum(faults.values())} faults in {len(everything)} runs ({lives} attempts), {seconds:.0f} s."
         f" {sum(run.steps for run in everything)} steps were needed, {executed} were executed."
-        f" {ended} of {len(everything)} runs came to their end; {len(problems)} promises were broken.",
+        f" {ended} of {len(everything)} runs finished, and {len(problems)} checks failed.",
         "",
         f"Same number of ranks: {sum(run.exact for run in runs)} of {len(runs)} runs ended with weights of"
         " the same SHA-256 as the undisturbed run.",

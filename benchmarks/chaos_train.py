@@ -44,11 +44,11 @@ from tests.trainer.synthetic import write_corpus
 from trainer.checkpoint.folders import list_folders
 from trainer.checkpoint.manifest import MANIFEST
 
-TITLE = "Trainings broken in every way we know"
+TITLE = "Training runs with injected faults"
 EXPLAINED = (
-    f"Each run has {STEPS} steps and a checkpoint every {EVERY} steps; a step takes about as long as a save"
-    " here, so a save is in flight at most moments of death. Steps repeated: those that the life before had"
-    " made and the next life made again."
+    f"Each run has {STEPS} steps and a checkpoint every {EVERY} steps. A step takes about as long as a save"
+    " here, so most faults occur during a save. Repeated steps are those that an attempt had made and the"
+    " next attempt made again."
 )
 FAULTS_BESIDE = ("second trainer under the same name", "world size changes")
 FAULTS_DAMAGE = ("byte flipped", "file cut", "file deleted", "manifest cut", "manifest deleted")
@@ -200,7 +200,7 @@ def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store,
 
 
 def main() -> int:
-    """Runs everything; exit status 1 if a promise was broken."""
+    """Runs everything; exit status 1 if a check failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -242,7 +242,7 @@ def main() -> int:
         explained = chaos_nodes.EXPLAINED if arguments.nodes else EXPLAINED
         title = chaos_nodes.TITLE if arguments.nodes else TITLE
         arguments.table.write_text(f"# {title}\n\n    {command}\n\n{about} {explained}\n\n{text}\n")
-    return 1 if " 0 promises were broken" not in text else 0
+    return 1 if " 0 checks failed" not in text else 0
 
 
 if __name__ == "__main__":

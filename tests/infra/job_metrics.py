@@ -120,7 +120,7 @@ def table(seen: Evaluated) -> str:
         _line(name, dashboard.expressions()[name], series, "" if series else EXPLAINED[name])
         for name, series in seen.panels.items()
     ]
-    lines += ["", "| rule | what it looks at | series | last values | fired |", "|---|---|---|---|---|"]
+    lines += ["", "| rule | expression | series | last values | fired |", "|---|---|---|---|---|"]
     for name, series in seen.rules.items():
         fired = "" if name not in seen.firing else "yes" if seen.firing[name] else "no"
         lines.append(_line(name, rule_expressions()[name], series, fired))

@@ -51,7 +51,7 @@ def test_training_figures_are_those_of_the_log(seen: job_metrics.Evaluated) -> N
         "Accuracy/A": "mlm_accuracy",
         "Accuracy/B": "nsp_accuracy",
         "Throughput/A": "tokens_per_second",
-        "Seconds of a step/A": "step_seconds",
+        "Seconds per step/A": "step_seconds",
         "Skipped steps/A": "skipped_steps",
         "Gradient norm and learning rate/A": "grad_norm",
         "Waiting for data, packing, MFU/A": "data_wait_share",

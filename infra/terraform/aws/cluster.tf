@@ -26,7 +26,7 @@ resource "aws_eks_addon" "this" {
   resolve_conflicts_on_create = "OVERWRITE"
 }
 
-# This one needs nodes; the others must exist before the nodes.
+# This one needs nodes. The others must exist before the nodes.
 resource "aws_eks_addon" "coredns" {
   cluster_name                = aws_eks_cluster.this.name
   addon_name                  = "coredns"

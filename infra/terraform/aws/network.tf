@@ -23,7 +23,7 @@ resource "aws_subnet" "private" {
   for_each          = { for number, zone in local.zones : zone => number }
   vpc_id            = aws_vpc.this.id
   availability_zone = each.key
-  # 8,190 addresses per zone; every pod takes one.
+  # 8,190 addresses per zone. Every pod takes one.
   cidr_block = cidrsubnet(aws_vpc.this.cidr_block, 3, each.value + 1)
   tags       = { Name = "${var.name}-private-${each.key}" }
 }

@@ -4,13 +4,13 @@ variable "region" {
 }
 
 variable "name" {
-  description = "Name of the cluster and prefix of what belongs to it."
+  description = "Name of the cluster and prefix of its resources."
   type        = string
   default     = "bertmill"
 }
 
 variable "bucket" {
-  description = "Name of the bucket to make, unique in the world."
+  description = "Globally unique name of the bucket to create."
   type        = string
 }
 
@@ -21,7 +21,7 @@ variable "kubernetes_version" {
 }
 
 variable "kuberay_version" {
-  description = "Version of the KubeRay operator's chart; preRunningDeadlineSeconds needs 1.6.0 or newer."
+  description = "Version of the KubeRay operator's chart (preRunningDeadlineSeconds needs 1.6.0 or newer)."
   type        = string
   default     = "1.7.0"
 }
@@ -39,19 +39,19 @@ variable "device_plugin_version" {
 }
 
 variable "cpu_nodes" {
-  description = "Most CPU worker nodes at once."
+  description = "Maximum number of CPU worker nodes."
   type        = number
   default     = 8
 }
 
 variable "gpu_nodes" {
-  description = "Most GPU worker nodes at once; the account's quota must allow them."
+  description = "Maximum number of GPU worker nodes. The account's quota must allow them."
   type        = number
   default     = 1
 }
 
 variable "gpu_instance_type" {
-  description = "Instance type of the GPU workers; cluster/kuberay asks for 8 GPUs, 88 processors and 900 GiB of one."
+  description = "Instance type of the GPU workers. cluster/kuberay requests 8 GPUs, 88 CPUs and 900 GiB of memory."
   type        = string
   default     = "p4d.24xlarge"
 }
@@ -67,25 +67,25 @@ variable "gpu_zone" {
 }
 
 variable "spot" {
-  description = "Whether spot twins of the worker groups are made."
+  description = "Whether to create spot versions of the worker groups, too."
   type        = bool
   default     = true
 }
 
 variable "old_version_days" {
-  description = "Days that overwritten and deleted objects can still be brought back."
+  description = "Days for which overwritten and deleted objects can be restored."
   type        = number
   default     = 7
 }
 
 variable "stale_upload_days" {
-  description = "Days after which the parts of an upload that never ended are deleted."
+  description = "Days after which the parts of an unfinished upload are deleted."
   type        = number
   default     = 2
 }
 
 variable "run_days" {
-  description = "Days after which what is left of a run moves to cheaper storage."
+  description = "Days after which the remaining files of a run move to cheaper storage."
   type        = number
   default     = 30
 }

@@ -62,7 +62,7 @@ output "node_groups" {
   description = "Node groups by name."
   value = {
     for name, group in merge(local.head, local.on_demand, local.spot) : name => merge(group, {
-      # The autoscaler starts the first node of a group only for a pod that fits. It knows CPUs, memory and GPUs
+      # The autoscaler starts the first node of a group only for a pod that fits. It reads CPUs, memory and GPUs
       # from the instance type, and the disk from this tag: the nine tenths that the kubelet offers to pods.
       tags = {
         "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage" = "${floor(group.disk_gib * 0.9) - 2}Gi"
@@ -72,14 +72,14 @@ output "node_groups" {
 }
 
 output "tags" {
-  description = "Tags of everything."
+  description = "Tags of all resources."
   value       = { "bertmill" = var.name, "managed-by" = "terraform" }
 }
 
-# May read everything, write below the three prefixes, and abort uploads. May not delete versions, change the
-# bucket, or reach another one.
+# Allows reading everything, writing below the three prefixes, and aborting uploads. Does not allow deleting
+# versions, changing the bucket, or access to another one.
 output "job_policy" {
-  description = "What the pods of both jobs may do, as a policy document."
+  description = "Permissions of the pods of both jobs, as a policy document."
   value = jsonencode({
     Version = "2012-10-17"
     Statement = [
@@ -108,7 +108,7 @@ output "job_policy" {
 # The calls of Ray's launcher on the head of cluster/aws.yaml, in addition to the job policy, limited to workers
 # of this cluster.
 output "launcher_policy" {
-  description = "What the head of a cluster without Kubernetes may do, as a policy document."
+  description = "Permissions of the head of a cluster without Kubernetes, as a policy document."
   value = jsonencode({
     Version = "2012-10-17"
     Statement = [
@@ -165,7 +165,7 @@ output "launcher_policy" {
 }
 
 output "bucket_policy" {
-  description = "What nobody may do: plain HTTP."
+  description = "Denies plain HTTP to everyone."
   value = jsonencode({
     Version = "2012-10-17"
     Statement = [{
@@ -180,7 +180,7 @@ output "bucket_policy" {
 }
 
 output "lifecycle" {
-  description = "Rules of the bucket: 0 days means never."
+  description = "Lifecycle rules of the bucket. 0 days means never."
   value = {
     stale-uploads = { prefix = "", abort_days = var.stale_upload_days, old_version_days = 0, move_days = 0, delete_markers = false }
     old-versions  = { prefix = "", abort_days = 0, old_version_days = var.old_version_days, move_days = 0, delete_markers = false }

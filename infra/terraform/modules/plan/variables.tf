@@ -1,5 +1,5 @@
 variable "name" {
-  description = "Name of everything that is made; also the Kubernetes namespace's prefix in tags."
+  description = "Name in the tags and role names of all resources."
   type        = string
   validation {
     condition     = can(regex("^[a-z][a-z0-9-]{1,30}$", var.name))
@@ -23,7 +23,7 @@ variable "partition" {
 }
 
 variable "cpu_nodes" {
-  description = "Most CPU worker nodes at once."
+  description = "Maximum number of CPU worker nodes."
   type        = number
   default     = 8
   validation {
@@ -33,7 +33,7 @@ variable "cpu_nodes" {
 }
 
 variable "gpu_nodes" {
-  description = "Most GPU worker nodes at once."
+  description = "Maximum number of GPU worker nodes."
   type        = number
   default     = 1
   validation {
@@ -49,13 +49,13 @@ variable "gpu_instance_type" {
 }
 
 variable "spot" {
-  description = "Whether there are spot twins of the worker groups as well."
+  description = "Whether to create spot versions of the worker groups, too."
   type        = bool
   default     = true
 }
 
 variable "old_version_days" {
-  description = "Days that overwritten and deleted objects can still be brought back."
+  description = "Days for which overwritten and deleted objects can be restored."
   type        = number
   default     = 7
   validation {
@@ -65,7 +65,7 @@ variable "old_version_days" {
 }
 
 variable "stale_upload_days" {
-  description = "Days after which the parts of an upload that never ended are deleted."
+  description = "Days after which the parts of an unfinished upload are deleted."
   type        = number
   default     = 2
   validation {
@@ -75,7 +75,7 @@ variable "stale_upload_days" {
 }
 
 variable "run_days" {
-  description = "Days after which what is left of a run moves to cheaper storage."
+  description = "Days after which the remaining files of a run move to cheaper storage."
   type        = number
   default     = 30
   validation {
