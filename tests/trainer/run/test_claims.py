@@ -12,7 +12,7 @@ import pytest
 from cluster.jobs.lease import Claimant, FencedError, LeaseHeldError, acquire_lease, newest_attempt
 from schemas.errors import CheckpointError, ConfigError, CorpusError
 from tests.fault_proxy import FaultProxy
-from tests.trainer.run.test_loop import run
+from tests.trainer.run.single_process import run
 from tests.trainer.runs import Group, History, phase, train_config, write_config
 from tests.trainer.synthetic import write_corpus
 from tests.waiting import wait_until
