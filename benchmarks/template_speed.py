@@ -58,8 +58,8 @@ def main() -> None:
     lines = [
         "# Stage templates: reading for templates",
         "",
-        "MB of wikitext per second of one core, and the time of the scan as a multiple of reading the",
-        "pages and of bz2 alone. The second round, which classifies templates, took 0.07 s for 75 of ltgwiki.",
+        "MB of wikitext per second of one core, and the time of the scan as a multiple of reading the pages"
+        " and of bz2 alone. The second round, which classifies templates, took 0.07 s for 75 of ltgwiki.",
         "",
         "| wiki | MB wikitext | bz2 alone MB/s | reading MB/s | scan MB/s | scan / reading | scan / bz2 |",
         "|---|---:|---:|---:|---:|---:|---:|",

@@ -60,8 +60,8 @@ def _template_table(pages: object, site: SiteInfo) -> TemplateTable:
         raise InputError("templates: expected an object that maps names to wikitext")
     if not pages:
         return NO_TEMPLATES
-    found = {template_name(name, site): included(page, site) for name, page in pages.items()}
-    return learn_templates(found, dict.fromkeys(found, 1), site).table
+    included_text = {template_name(name, site): included(page, site) for name, page in pages.items()}
+    return learn_templates(included_text, dict.fromkeys(included_text, 1), site).table
 
 
 def normalize(record: Record) -> Record:
@@ -166,17 +166,19 @@ def instances(record: Record) -> Record:
     short_seq_prob, pass, and langs (one code a document). Raises InputError that names a wrong field.
     """
     documents = _documents(record)
-    words = _distinct(piece for document in documents for sentence in document for piece in sentence)
-    pieces = [*SPECIAL_TOKENS, *words]
+    distinct_pieces = _distinct(
+        piece for document in documents for sentence in document for piece in sentence
+    )
+    pieces = [*SPECIAL_TOKENS, *distinct_pieces]
     if len(pieces) == len(SPECIAL_TOKENS):
         return {"output": {"instances": [], "tokens_dropped": 0}}
     settings = _settings(record, pieces)
     seed, pass_number = _field(record, "seed", int, 0), _field(record, "pass", int, 0)
-    made = make_instances(_bucket(record, documents, pieces), settings, seed, pass_number)
+    bucket = make_instances(_bucket(record, documents, pieces), settings, seed, pass_number)
     total = InstanceCounts()
-    for counts in made.counts.values():
+    for counts in bucket.counts.values():
         total.add(counts)
-    rows = [_readable(row, pieces, settings.objective) for row in made.table.to_pylist()]
+    rows = [_readable(row, pieces, settings.objective) for row in bucket.table.to_pylist()]
     return {"output": {"instances": rows, "tokens_dropped": total.tokens_unseen}}
 
 

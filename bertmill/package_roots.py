@@ -16,9 +16,9 @@ def foreign_package() -> str | None:
     """One line that names a package from elsewhere and says what to do; None if there is none."""
     root = Path(__file__).resolve().parents[1]
     for name in PACKAGES:
-        found = _folder(name)
-        if found != root / name:
-            what = "is missing" if found is None else f"comes from {found}"
+        folder = _folder(name)
+        if folder != root / name:
+            what = "is missing" if folder is None else f"comes from {folder}"
             return (
                 f"package {name!r} {what}, but bertmill from {root}; rename or uninstall the other package, "
                 f"or set PYTHONPATH={root}"

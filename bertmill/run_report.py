@@ -97,8 +97,8 @@ class _TimeAxis:
         self, records: Sequence[_R], column: Callable[[_R], float | None]
     ) -> list[tuple[float, float]]:
         """The values of ``column`` that are not None."""
-        found = [(self.of(record), column(record)) for record in records]
-        return sorted((when, value) for when, value in found if value is not None)
+        values = [(self.of(record), column(record)) for record in records]
+        return sorted((when, value) for when, value in values if value is not None)
 
     def chart(self, lines: list[Line]) -> str:
         """Draws the lines with the marks of all events. Lines break at each start."""

@@ -269,9 +269,9 @@ class _Groups:
         left.
         """
         window = self._taken[tried.byte]
-        taken = window >> tried.bit
+        from_place = window >> tried.bit
         # The number of zeros below the lowest set bit.
-        free = np.bitwise_count(~taken & (taken - np.uint64(1)))
+        free = np.bitwise_count(~from_place & (from_place - np.uint64(1)))
         fits = self._ended[np.minimum(tried.start + left, self._ended.size - 1)] - tried.word
         count = np.minimum(tried.length, fits)
         if self._lengths.whole:

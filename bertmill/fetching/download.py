@@ -140,10 +140,12 @@ def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
         if response.status_code != 206:
             yield -_restart(target)
             version_file.write_text(_version(response), encoding="utf-8")
-        elif (found := _range_of(response)[0]) != start:
+        elif (received_from := _range_of(response)[0]) != start:
             # A server that gets ranges wrong once may do so always, so the next request has no range.
             yield -_restart(target)
-            raise retries.HalfAnswerError(f"{url}: requested bytes from {start}, got bytes from {found}")
+            raise retries.HalfAnswerError(
+                f"{url}: requested bytes from {start}, got bytes from {received_from}"
+            )
         while data := response.raw.read(_CHUNK_BYTES, decode_content=False):
             target.write(data)
             target.flush()

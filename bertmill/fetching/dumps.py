@@ -64,13 +64,13 @@ def find_dump(base_url: str, wiki: str, date: str | None) -> Dump:
     base = base_url.rstrip("/")
     exports = f"{base}/other/mediawiki_content_current/{wiki}"
     content_dates = _listed(f"{exports}/", _CONTENT_DATE)
-    for found in _wanted(content_dates, date):
-        dump = _content_export(f"{exports}/{found}/xml/bzip2", wiki, found)
+    for listed_date in _acceptable(content_dates, date):
+        dump = _content_export(f"{exports}/{listed_date}/xml/bzip2", wiki, listed_date)
         if dump is not None:
             return dump
     articles_dates = _listed(f"{base}/{wiki}/", _ARTICLES_DATE)
-    for found in _wanted(articles_dates, date):
-        dump = _pages_articles(f"{base}/{wiki}/{found.replace('-', '')}", wiki, found)
+    for listed_date in _acceptable(articles_dates, date):
+        dump = _pages_articles(f"{base}/{wiki}/{listed_date.replace('-', '')}", wiki, listed_date)
         if dump is not None:
             return dump
     dates = sorted({*content_dates, *articles_dates})
@@ -92,8 +92,8 @@ def _listed(url: str, pattern: re.Pattern[str]) -> list[str]:
     return sorted({"-".join(match.groups()) for match in pattern.finditer(page)}, reverse=True)
 
 
-def _wanted(dates: list[str], date: str | None) -> list[str]:
-    return dates if date is None else [found for found in dates if found == date]
+def _acceptable(dates: list[str], date: str | None) -> list[str]:
+    return dates if date is None else [listed_date for listed_date in dates if listed_date == date]
 
 
 def _content_export(folder: str, wiki: str, date: str) -> Dump | None:

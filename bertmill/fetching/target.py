@@ -47,7 +47,7 @@ def _line(file: RemoteFile) -> str:
 class DumpFolder:
     """The folder of one wiki and date in the target.
 
-    ``scratch`` holds partial files when the target is no local folder; a local target holds them itself.
+    ``scratch`` holds partial files when the target is not local; a local target holds them itself.
     """
 
     def __init__(self, target: str, wiki: str, date: str, scratch: str | None) -> None:
@@ -108,9 +108,9 @@ class DumpFolder:
         Raises StorageError when a file was deleted meanwhile.
         """
         sizes = self._sizes()
-        gone = [file.name for file in dump.files if file.name not in sizes]
-        if gone:
-            raise StorageError(f"{storage.join(self.uri, gone[0])}: deleted while the dump was fetched")
+        deleted = [file.name for file in dump.files if file.name not in sizes]
+        if deleted:
+            raise StorageError(f"{storage.join(self.uri, deleted[0])}: deleted while the dump was fetched")
         files = {
             file.name: FetchedFile(bytes=sizes[file.name], algorithm=file.algorithm, digest=file.digest)
             for file in dump.files

@@ -230,8 +230,8 @@ def _phase(
         raise ConfigError(f"phases: global_batch {phase.global_batch} cannot feed {gpus} GPUs")
     training = rates.training
     model, length = config.model.with_vocabulary(vocab_size), phase.max_seq_length
-    one, source = one_gpu(model, length, training)
-    compute = math.ceil(phase.global_batch / gpus) / one
+    gpu_rate, source = one_gpu(model, length, training)
+    compute = math.ceil(phase.global_batch / gpus) / gpu_rate
     reduction = reduce_seconds(parameters(model), cluster, training)
     step = compute + max(0.0, reduction - training.hidden_communication * compute)
     return PhaseForecast(
@@ -239,7 +239,7 @@ def _phase(
         rows=phase.steps * phase.global_batch,
         rows_per_second=phase.global_batch / step,
         step_seconds=step,
-        efficiency=phase.global_batch / step / (one * gpus),
+        efficiency=phase.global_batch / step / (gpu_rate * gpus),
         seconds=step * phase.steps,
         source=source,
     )

@@ -108,16 +108,18 @@ def find_tasks(
     folder = Path(data)
     if not folder.is_dir():
         raise InputError(f"{data}: no such folder")
-    found: list[TaskFiles] = []
+    available: list[TaskFiles] = []
     missing: dict[str, str] = {}
     for name in names or TASKS[suite]:
         try:
-            found.append(_glue(name, folder, Path(work)) if suite == "glue" else _MULTILINGUAL[name](folder))
+            available.append(
+                _glue(name, folder, Path(work)) if suite == "glue" else _MULTILINGUAL[name](folder)
+            )
         except _MissingError as error:
             missing[TITLES[name]] = str(error)
-    if not found:
+    if not available:
         raise InputError(f"{data}: has no task of the suite; missing: {'; '.join(missing.values())}")
-    return found, missing
+    return available, missing
 
 
 class _MissingError(Exception):
@@ -133,14 +135,14 @@ def _file(folder: Path, name: str) -> str:
 
 def _by_language(folder: Path, prefix: str, suffix: str) -> dict[str, str]:
     """Language -> the file whose name is PREFIX, the language and SUFFIX."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}
     for path in sorted(folder.glob(f"{prefix}*")) if folder.is_dir() else []:
         name = next(
             (path.name.removesuffix(end) for end in _COMPRESSED[1:] if path.name.endswith(end)), path.name
         )
         if name.startswith(prefix) and name.endswith(suffix):
-            found.setdefault(name[len(prefix) : len(name) - len(suffix)], str(path))
-    return found
+            files.setdefault(name[len(prefix) : len(name) - len(suffix)], str(path))
+    return files
 
 
 def _glue(name: str, folder: Path, work: Path) -> TaskFiles:

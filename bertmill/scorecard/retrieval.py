@@ -68,12 +68,12 @@ def sentence_vectors(model: BertPretraining, inputs: Sequence[Encoded], device: 
     """Unit vectors [n, hidden], on the CPU, of encoded sentences."""
     model.eval()
     layer = max(1, round(model.config.layers * 2 / 3))
-    found = torch.zeros(len(inputs), model.config.hidden_size)
+    vectors = torch.zeros(len(inputs), model.config.hidden_size)
     order = sorted(range(len(inputs)), key=lambda place: len(inputs[place].ids))
     for start in range(0, len(order), _BATCH):
         places = order[start : start + _BATCH]
         batch = pack_encoded([inputs[place] for place in places]).to(device)
         states = model.hidden_states(batch)[layer].float().cpu()
         sizes = batch.cu_seqlens.diff().tolist()
-        found[places] = torch.stack([part.mean(0) for part in states.split(sizes)])
-    return torch.nn.functional.normalize(found, dim=-1)
+        vectors[places] = torch.stack([part.mean(0) for part in states.split(sizes)])
+    return torch.nn.functional.normalize(vectors, dim=-1)

@@ -37,17 +37,17 @@ def make_scorecard(
     Jobs that OUTPUT has already are not repeated. ``workers`` are processes, by default one for each GPU,
     or one on the CPU. Raises BertmillError; ConfigError when OUTPUT is of another model or other data.
     """
-    found, missing = find_tasks(suite, data, str(Path(output) / "data"), tasks)
+    task_files, missing = find_tasks(suite, data, str(Path(output) / "data"), tasks)
     for title, reason in missing.items():
         print_line(f"{title}: not measured, {reason}")
-    _claim(output, settings, suite, found)
-    jobs = plan_jobs(found, settings, output)
+    _claim(output, settings, suite, task_files)
+    jobs = plan_jobs(task_files, settings, output)
     left = [job for job in jobs if result_of(job) is None]
     if len(left) < len(jobs):
         print_line(f"{len(jobs) - len(left)} of {len(jobs)} jobs are already done")
 
     def write() -> dict[str, Any]:
-        card = summarize(suite, found, missing, jobs)
+        card = summarize(suite, task_files, missing, jobs)
         raw = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
         for name, text in (("json", raw), ("md", markdown(card)), ("html", html(card))):
             storage.put_bytes(storage.join(output, f"scorecard.{name}"), text.encode())

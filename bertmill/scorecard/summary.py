@@ -80,7 +80,7 @@ def _task(task: TaskFiles, results: Sequence[tuple[Job, dict[str, Any] | None]])
 
 
 def _spreads(figures: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: _seeds([one[name] for one in figures]) for name in figures[0]}
+    return {name: _seeds([figure[name] for figure in figures]) for name in figures[0]}
 
 
 def _seeds(values: Sequence[float]) -> dict[str, float]:

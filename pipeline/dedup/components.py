@@ -38,12 +38,12 @@ def _smallest_labels(left: I64, right: I64, count: int) -> I64:
     """Union-find over whole arrays: hooks the larger root under the smaller one, then shortens all paths."""
     label = np.arange(count)
     while True:
-        one, other = label[left], label[right]
-        differ = one != other
+        first, second = label[left], label[right]
+        differ = first != second
         if not differ.any():
             return label
         left, right = left[differ], right[differ]
-        np.minimum.at(label, np.maximum(one, other)[differ], np.minimum(one, other)[differ])
+        np.minimum.at(label, np.maximum(first, second)[differ], np.minimum(first, second)[differ])
         while not np.array_equal(shorter := label[label], label):
             label = shorter
 

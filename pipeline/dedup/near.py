@@ -90,9 +90,9 @@ def candidate_pairs(bands: pa.Table) -> pa.Table:
     sizes = np.diff(starts)
     for size in np.unique(sizes[sizes > 1]).tolist():
         begins = starts[:-1][sizes == size]
-        one, other = _pairs_of_group(size)
-        left.append((begins[:, None] + one).ravel())
-        right.append((begins[:, None] + other).ravel())
+        first, second = _pairs_of_group(size)
+        left.append((begins[:, None] + first).ravel())
+        right.append((begins[:, None] + second).ravel())
     ends = node[np.concatenate(left)], node[np.concatenate(right)]
     return distinct(edge_table(np.minimum(*ends), np.maximum(*ends)))
 
@@ -100,8 +100,8 @@ def candidate_pairs(bands: pa.Table) -> pa.Table:
 def _pairs_of_group(size: int) -> tuple[I64, I64]:
     """The places in a group whose documents are paired."""
     if size <= FULL_GROUP:
-        one, other = np.triu_indices(size, 1)
-        return one, other
+        first, second = np.triu_indices(size, 1)
+        return first, second
     later = np.arange(1, size)
     return np.concatenate((np.zeros(size - 1, np.int64), later[:-1])), np.concatenate((later, later[1:]))
 
@@ -110,8 +110,8 @@ def verified_pairs(pairs: pa.Table, sketch_of: Mapping[int, U64], threshold: flo
     """The pairs whose similarity reaches the threshold."""
     left, right = pairs["left"].to_pylist(), pairs["right"].to_pylist()
     alike = [
-        similarity(sketch_of[one], sketch_of[other]) >= threshold
-        for one, other in zip(left, right, strict=True)
+        similarity(sketch_of[first], sketch_of[second]) >= threshold
+        for first, second in zip(left, right, strict=True)
     ]
     return pairs.filter(pa.array(alike, pa.bool_()))
 

@@ -60,7 +60,7 @@ _PATTERNS = _patterns()
 
 def _find_marks(data: bytes) -> list[_Mark]:
     """Finds the magic numbers that start in ``data``, except in its last 6 bytes."""
-    found = []
+    marks = []
     for magic, is_block, shift, inner in _PATTERNS:
         # The last 5 whole bytes of a number follow the byte in which it starts.
         place = data.find(inner, 1)
@@ -68,9 +68,9 @@ def _find_marks(data: bytes) -> list[_Mark]:
             window = data[place - 1 : place - 1 + _SPAN]
             number = int.from_bytes(window, "big") >> 8 - shift
             if len(window) == _SPAN and number & (1 << _MAGIC_BITS) - 1 == magic:
-                found.append(_Mark(8 * (place - 1) + shift, is_block))
+                marks.append(_Mark(8 * (place - 1) + shift, is_block))
             place = data.find(inner, place + 1)
-    return sorted(found)
+    return sorted(marks)
 
 
 class _Bits:
@@ -279,10 +279,10 @@ def read_blocks(file: BinaryIO, uri: str, start: int, end: int) -> Iterator[tupl
     if start == 0:
         reader = _BlockReader.at_stream(file, uri)
     else:
-        found = _first_block(file, uri, start, end)
-        if found is None:
+        first_block = _first_block(file, uri, start, end)
+        if first_block is None:
             return
-        reader, first = found
+        reader, first = first_block
     while reader.block is not None:
         byte = reader.block // 8
         pieces = first or reader.read(OUTPUT_BYTES if byte < end else _TAIL_BYTES)

@@ -46,8 +46,8 @@ def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_parts: bo
         while at < len(chunk.data):
             if not rest:
                 owned = chunk.owned
-            found = chunk.data.find(b"\n", at)
-            piece = chunk.data[at:] if found < 0 else chunk.data[at:found]
+            line_end = chunk.data.find(b"\n", at)
+            piece = chunk.data[at:] if line_end < 0 else chunk.data[at:line_end]
             if skipping or oversize:  # the rest of this line is not needed, and copies cost time
                 rest = rest or piece[:1]
             elif rest:
@@ -60,14 +60,14 @@ def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_parts: bo
                 rest, begin = rest[place:], begin + place
             if len(rest) > max_line_bytes:
                 rest, oversize = rest[:max_line_bytes], True
-            if found < 0:
+            if line_end < 0:
                 break
             if not skipping:
                 yield Line(
                     begin, _decode(rest.removesuffix(b"\r"), unit.uri, begin, oversize), owned, oversize
                 )
             skipping, rest, oversize = False, b"", False
-            at = found + 1
+            at = line_end + 1
             begin = position + at
         position += len(chunk.data)
     if rest and not skipping:

@@ -25,12 +25,12 @@ def run_contamination(
     shared_runs = ray.put(evaluation.runs)
 
     def work(part: Part) -> int:
-        found = _contaminated_rows(part, removals, ray.get(shared_runs))
+        contaminated = _contaminated_rows(part, removals, ray.get(shared_runs))
         name = f"{_unit_id(part)}.parquet"
         with PartWriter(REMOVALS, folder.path(name), name) as writer:
-            writer.write(found)
-            folder.commit(_unit_id(part), [writer.finish()], RowCounts(found.num_rows))
-        return int(found.num_rows)
+            writer.write(contaminated)
+            folder.commit(_unit_id(part), [writer.finish()], RowCounts(contaminated.num_rows))
+        return int(contaminated.num_rows)
 
     for _ in map_items([part for part in parts if _unit_id(part) not in finished], work, part_size):
         pass

@@ -57,8 +57,8 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: ExtractResult) -> D
     if settings.evaluation:
         evaluation = load_evaluation(settings.evaluation)
         inputs.append(evaluation.digest)
-        found = run_contamination(work_uri, inputs, parts, removals, evaluation)
-        removals = replace(removals, of_part=found)
+        contaminated = run_contamination(work_uri, inputs, parts, removals, evaluation)
+        removals = replace(removals, of_part=contaminated)
     if settings.exact:
         inputs.append("exact")
         removals = removals.plus(_round("dedup-texts", work_uri, inputs, parts, removals))

@@ -190,12 +190,12 @@ def learn_one(
     wiki: _WikiParts, scanned: StageFolder[ScanCounts], folder: StageFolder[TableCounts]
 ) -> Marker[TableCounts]:
     """Makes the table of one wiki and commits it."""
-    found = []
+    tables = []
     for unit_id in wiki.unit_ids:
         rows = storage.parquet_file(scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
-        found.append(rows.filter(pc.equal(rows["wiki"], wiki.name)))
+        tables.append(rows.filter(pc.equal(rows["wiki"], wiki.name)))
     site = SiteInfo(wiki.file.lang, wiki.file.dbname, dict(wiki.file.site_namespaces))
-    analysis = learn_wiki(found, site)
+    analysis = learn_wiki(tables, site)
     name = f"{_file_name(wiki.name)}.parquet"
     with PartWriter(TABLE, folder.path(name), name) as writer:
         writer.write(table_rows(analysis.table))

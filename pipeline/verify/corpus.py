@@ -47,7 +47,7 @@ class VerifyReport:
 
     @property
     def sound(self) -> bool:
-        """Whether there is no problem."""
+        """Whether the check found no problem."""
         return not self.problems
 
     def lines(self) -> Iterator[str]:

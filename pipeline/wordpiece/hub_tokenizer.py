@@ -155,7 +155,7 @@ def _settings(files: Mapping[str, bytes], folder: str) -> dict[str, Any]:
 
 def _special_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], uri: str) -> dict[str, str]:
     """Our special tokens -> the tokenizer's."""
-    found = {}
+    tokens = {}
     for ours, (field, *names) in _ROLES.items():
         given = settings.get(field)
         given = given.get("content") if isinstance(given, dict) else given
@@ -166,10 +166,10 @@ def _special_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], uri: str)
             raise CorpusError(
                 f"{uri}: has no {listed}; a {field} must be in it, named in {TOKENIZER_CONFIG_NAME} beside it"
             )
-        found[ours] = token
-    if len(set(found.values())) < len(found):
+        tokens[ours] = token
+    if len(set(tokens.values())) < len(tokens):
         raise CorpusError(f"{uri}: one token plays two of the parts {', '.join(_ROLES)}")
-    return found
+    return tokens
 
 
 @dataclass(frozen=True)

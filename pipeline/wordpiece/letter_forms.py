@@ -35,11 +35,11 @@ def letter_carriers(words: pa.Table, seen: Flags) -> I64:
 
     For each letter this is the most frequent word with it. A hash breaks ties.
     """
-    found = [np.zeros((2, 0), np.int64)]
+    parts = [np.zeros((2, 0), np.int64)]
     for forms, rows in _forms(words.select(["word"])):
         new = ~seen[forms]
-        found.append(np.stack((forms[new], rows[new])))
-    form, row = np.concatenate(found, axis=1)
+        parts.append(np.stack((forms[new], rows[new])))
+    form, row = np.concatenate(parts, axis=1)
     rows = np.unique(row)
     hashed = rows[order_by_hash(words.select(["word"]).take(pa.array(rows)))]
     best_first = hashed[np.argsort(-words["count"].to_numpy()[hashed], kind="stable")]

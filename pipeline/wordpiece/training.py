@@ -105,21 +105,21 @@ def _train(
     selected = _select_words(counts, max_words, max_letters)
     alphabet = choose_alphabet(counts, free, size)
     usable = _covered(selected.words, alphabet)
-    wanted = free - len(alphabet.pieces)
+    merges_needed = free - len(alphabet.pieces)
     merges = PairMerges(usable, alphabet.pieces)
-    merges.run(int(wanted * surplus))
-    made = merges.made()
+    merges.run(int(merges_needed * surplus))
+    merged = merges.made()
     del merges
     # If the merges are too few to fill the vocabulary, rarer characters do.
-    alphabet = alphabet.widened(wanted - len(made))
-    wanted = free - len(alphabet.pieces)
-    if len(made) < wanted:
-        most = len(opening) + len(alphabet.pieces) + len(made)
+    alphabet = alphabet.widened(merges_needed - len(merged))
+    merges_needed = free - len(alphabet.pieces)
+    if len(merged) < merges_needed:
+        most = len(opening) + len(alphabet.pieces) + len(merged)
         raise VocabularyError(
             f"vocabulary.size {size}: these {usable.num_rows} words give at most {most} subwords; "
             f"lower the size or add text"
         )
-    kept = _drop_least_used(usable, alphabet.pieces, made, len(made) - wanted)
+    kept = _drop_least_used(usable, alphabet.pieces, merged, len(merged) - merges_needed)
     training = Training(
         pieces=[*opening, *alphabet.pieces, *kept],
         words=usable.num_rows,
@@ -194,15 +194,15 @@ def _covered(words: pa.Table, alphabet: Alphabet) -> pa.Table:
     return pa.Table.from_batches(batches, schema=WORD_COUNTS)
 
 
-def _drop_least_used(words: pa.Table, alphabet: list[str], made: list[str], surplus: int) -> list[str]:
+def _drop_least_used(words: pa.Table, alphabet: list[str], merged: list[str], surplus: int) -> list[str]:
     """``made`` without the ``surplus`` least used subwords, later ones first among equal ones."""
-    numbers = {piece: number for number, piece in enumerate(made)}
-    numbers |= {piece: len(made) for piece in alphabet}
-    encoder = WordEncoder(numbers, len(made))
-    uses = np.zeros(len(made) + 1, np.int64)
+    numbers = {piece: number for number, piece in enumerate(merged)}
+    numbers |= {piece: len(merged) for piece in alphabet}
+    encoder = WordEncoder(numbers, len(merged))
+    uses = np.zeros(len(merged) + 1, np.int64)
     for batch in words.to_batches(_WORDS_AT_ONCE):
         ids, offsets = encoder.encode(batch["word"])
         np.add.at(uses, ids, np.repeat(batch["count"].to_numpy(), np.diff(offsets)))
-    ranked = np.lexsort((-np.arange(len(made)), uses[: len(made)]))
+    ranked = np.lexsort((-np.arange(len(merged)), uses[: len(merged)]))
     dropped = set(ranked[:surplus].tolist())
-    return [piece for number, piece in enumerate(made) if number not in dropped]
+    return [piece for number, piece in enumerate(merged) if number not in dropped]

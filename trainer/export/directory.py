@@ -178,12 +178,12 @@ def _read_weights(uri: str) -> tuple[str, dict[str, Tensor]]:
     for shard in shards:
         if not re.fullmatch(r"[\w.-]+\.safetensors", shard):
             raise CheckpointError(f"{index_uri}: {shard!r} is not the name of a shard")
-        found = _load(storage.join(uri, shard))
+        shard_tensors = _load(storage.join(uri, shard))
         listed = {name for name, file in file_of.items() if file == shard}
-        if found.keys() != listed:
-            name = min(found.keys() ^ listed)
+        if shard_tensors.keys() != listed:
+            name = min(shard_tensors.keys() ^ listed)
             raise CheckpointError(f"{index_uri}: tensor {name!r} is in only one of {shard} and the index")
-        tensors |= found
+        tensors |= shard_tensors
     return index_uri, tensors
 
 

@@ -64,10 +64,10 @@ def vocabulary_digest(folder: str) -> str | None:
     text, tokenizer = storage.join(folder, "vocab.txt"), storage.join(folder, "tokenizer.json")
     if storage.exists(text):
         try:
-            words = storage.read_bytes(text).decode()
+            vocabulary = storage.read_bytes(text).decode()
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{text}: not UTF-8") from error
-        lines = words.replace("\r\n", "\n").removesuffix("\n").split("\n")
+        lines = vocabulary.replace("\r\n", "\n").removesuffix("\n").split("\n")
     elif storage.exists(tokenizer):
         try:
             model = parse_json(storage.read_bytes(tokenizer))["model"]

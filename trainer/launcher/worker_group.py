@@ -149,15 +149,15 @@ class WorkerGroup:
 
     def _watch(self) -> None:
         """Returns when the training has ended."""
-        begun, asked = time.monotonic(), None
+        begun, stop_requested_at = time.monotonic(), None
         limit = self._config.workers.start_timeout_seconds
         next_line = begun + min(UNTIL_FIRST_LINE, limit or UNTIL_FIRST_LINE)
         while not self._ended.wait(_POLL_SECONDS):
             now = time.monotonic()
-            if asked is None and shutdown.requested():
-                asked = now
+            if stop_requested_at is None and shutdown.requested():
+                stop_requested_at = now
                 self._mailbox.request_stop.remote()
-            if asked is not None and not self._ready and now > asked + _GRACE_SECONDS:
+            if stop_requested_at is not None and not self._ready and now > stop_requested_at + _GRACE_SECONDS:
                 raise shutdown.Interrupted(self._place())
             if not self._started and now > next_line:
                 next_line = now + BETWEEN_LINES

@@ -29,13 +29,13 @@ def numbers(content: Mapping[str, Any]) -> dict[str, float]:
     >>> numbers({"step": 2, "languages": {"de": {"loss": 0.5}}, "event": "x"})
     {'step': 2.0, 'languages/de/loss': 0.5}
     """
-    found: dict[str, float] = {}
+    by_name: dict[str, float] = {}
     for name, value in content.items():
         if isinstance(value, dict):
-            found |= {f"{name}/{inner}": number for inner, number in numbers(value).items()}
+            by_name |= {f"{name}/{inner}": number for inner, number in numbers(value).items()}
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[name] = float(value)
-    return found
+            by_name[name] = float(value)
+    return by_name
 
 
 class PretrainingFigures(_Record):

@@ -77,20 +77,20 @@ def _choose(source: Source, wiki: str, editions: set[Edition]) -> Edition:
     if source.date == LATEST and source.check_hashes:
         complete = [edition.date for edition in editions if _missing_marker(edition.folder) is None]
         date = max(complete, default=date)
-    found = [edition for edition in editions if edition.date == date]
-    if not found:
+    chosen = [edition for edition in editions if edition.date == date]
+    if not chosen:
         raise InputError(f"source {source.name}: no export of {wiki} of {date}; there are {', '.join(dates)}")
     if source.date is None and len(dates) > 1:
         raise ConfigError(
             f"source {source.name}: exports of {wiki} of {len(dates)} dates ({', '.join(dates)}); "
             f"set `date` of the source to one of them or to {LATEST}"
         )
-    if len(found) > 1:
-        folders = " and ".join(sorted(edition.folder for edition in found))
+    if len(chosen) > 1:
+        folders = " and ".join(sorted(edition.folder for edition in chosen))
         raise ConfigError(
             f"source {source.name}: {wiki} of {date} is in {folders}; name only one of them in `paths`"
         )
-    return found[0]
+    return chosen[0]
 
 
 def _check_complete(source: Source, wiki: str, edition: Edition, uris: set[str]) -> None:
@@ -127,13 +127,13 @@ def checksums(folder: str) -> dict[str, str] | None:
         text = storage.read_bytes(uri).decode("utf-8", "replace")
     except FileNotFoundError:
         return None
-    found = {}
+    digests = {}
     for number, line in enumerate(text.splitlines(), 1):
         match = _CHECKSUM.fullmatch(line.strip())
         if match is None:
             raise InputError(f"{uri}: line {number}: not a SHA-256 and a file name: {line[:80]!r}")
-        found[match[2]] = match[1]
-    return found
+        digests[match[2]] = match[1]
+    return digests
 
 
 def listed_hash(uri: str) -> str:

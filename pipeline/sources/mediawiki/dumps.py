@@ -115,12 +115,12 @@ def plan_dump(
     """Plans the units of one dump file. Raises InputError for an unfinished dump or another kind of file."""
     if re.search(r"-stub-(?:articles|meta)", name):
         raise InputError(f"{uri}: a stub dump, which has no text; use pages-articles of the same date")
-    found = probe(uri)
-    size = found.size
+    probed = probe(uri)
+    size = probed.size
     check_status(uri, size)
-    if found.head.startswith(_SEVEN_ZIP):
+    if probed.head.startswith(_SEVEN_ZIP):
         raise InputError(f"{uri}: 7z archives are not supported; use the .bz2 of the same dump")
-    compression = compression_of(uri, found.head)
+    compression = compression_of(uri, probed.head)
     head, encoding = _read_head(uri, compression, size)
     header = parse_header(head, public_uri(uri), lang)
     whole = Unit(
@@ -134,7 +134,7 @@ def plan_dump(
         lang=header.lang,
         compression=compression,
         sha256=sha256,
-        fingerprint=found.fingerprint,
+        fingerprint=probed.fingerprint,
         encoding=encoding,
         dbname=header.dbname,
         site_namespaces=header.namespaces,

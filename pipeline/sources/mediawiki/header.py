@@ -145,4 +145,4 @@ def _namespaces(text: str) -> tuple[tuple[int, tuple[str, ...]], ...]:
             name = html.unescape(match[2] or "").strip()
             if name not in names.setdefault(int(match[1]), []):
                 names[int(match[1])].append(name)
-    return tuple((number, tuple(found)) for number, found in sorted(names.items()))
+    return tuple((number, tuple(spellings)) for number, spellings in sorted(names.items()))

@@ -65,13 +65,13 @@ def read_index(uri: str, dump_uri: str, dump_size: int) -> MultistreamIndex:
         if len(rest) > _MAX_LINE_BYTES:
             raise InputError(f"{uri}: not an index of a multistream dump: a line of more than 1 MiB")
     _count(counts, rest, uri)
-    found = sorted((int(offset), pages) for offset, pages in counts.items())
-    if found and found[-1][0] >= dump_size:
+    streams = sorted((int(offset), pages) for offset, pages in counts.items())
+    if streams and streams[-1][0] >= dump_size:
         raise InputError(
-            f"{dump_uri}: truncated: {uri} lists a stream at byte {found[-1][0]}, "
+            f"{dump_uri}: truncated: {uri} lists a stream at byte {streams[-1][0]}, "
             f"but the dump ends at byte {dump_size}"
         )
-    return MultistreamIndex([offset for offset, _ in found], [pages for _, pages in found], dump_size)
+    return MultistreamIndex([offset for offset, _ in streams], [pages for _, pages in streams], dump_size)
 
 
 def _count(counts: Counter[bytes], lines: bytes, uri: str) -> None:

@@ -42,13 +42,15 @@ def test_exact_losers_are_all_but_the_smallest_key(rows: Any, chance: random.Ran
     ):
         smallest[digest] = min(smallest.get(digest, (key, row)), (key, row))
     keepers = {row for _, row in smallest.values()}
-    losers = exact_removals(table)
-    assert rows_of(losers) == [row for row in range(len(rows)) if row not in keepers]
-    for digest, kept in zip(losers["content_hash"].to_pylist(), losers["kept_key"].to_pylist(), strict=True):
+    removals = exact_removals(table)
+    assert rows_of(removals) == [row for row in range(len(rows)) if row not in keepers]
+    for digest, kept in zip(
+        removals["content_hash"].to_pylist(), removals["kept_key"].to_pylist(), strict=True
+    ):
         assert kept == smallest[digest][0]
     order = list(range(len(rows)))
     chance.shuffle(order)
-    assert exact_removals(table.take(pa.array(order, pa.int64()))).equals(losers)
+    assert exact_removals(table.take(pa.array(order, pa.int64()))).equals(removals)
 
 
 @given(ROWS)
@@ -80,9 +82,9 @@ def test_the_same_text_in_two_files_keeps_one_always_the_same() -> None:
     parts = [table.slice(0, 2), table.slice(2)]
     for _ in range(5):
         random.shuffle(parts)
-        losers = exact_removals(pa.concat_tables(parts))
-        assert losers["key"].to_pylist() == ["wiki/en/7/0", "wiki/en/9/0"]
-        assert losers["kept_key"].to_pylist() == ["wiki/en/3/0"] * 2
+        removals = exact_removals(pa.concat_tables(parts))
+        assert removals["key"].to_pylist() == ["wiki/en/7/0", "wiki/en/9/0"]
+        assert removals["kept_key"].to_pylist() == ["wiki/en/3/0"] * 2
 
 
 def test_other_source_or_language_is_another_page() -> None:

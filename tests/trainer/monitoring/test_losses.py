@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parent / "golden_losses.json"
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Two lengths, dynamic masks, dropout, warm-up of rate and batch, every step logged."""
-    folder = tmp_path_factory.mktemp("golden")
+    folder = tmp_path_factory.mktemp("losses")
     manifest = write_corpus(folder / "corpus", lengths=(32, 64), passes=2)
     phases = [
         phase(32, 24, 256, steps=24, batch_warmup={"start": 8, "steps": 6, "stairs": 3}),
