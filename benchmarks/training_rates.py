@@ -46,7 +46,7 @@ def read(path: Path, device: str, variant: str = "ours") -> list[dict[str, Any]]
             "origin": "ours",
             "device": device,
             "date": line["date"],
-            "what": f"full rows, benchmarks/train_throughput.py {line['case']}:{variant}",
+            "what": f"full sequences, benchmarks/train_throughput.py {line['case']}:{variant}",
         }
     return list(found.values())
 

@@ -85,7 +85,9 @@ def training_table() -> str:
                 clock(sum(phase.seconds for phase in phases)), f"{training_cost(phases, gpus, rates):,.0f}",
             ])  # fmt: skip
     return "\n".join(
-        table(["model", "GPUs", "rows/s at 128", "rows/s at 512", "efficiency", "time", "USD"], rows)
+        table(
+            ["model", "GPUs", "sequences/s at 128", "sequences/s at 512", "efficiency", "time", "USD"], rows
+        )
     )
 
 

@@ -175,7 +175,7 @@ def training_text(config: TrainConfig, vocab_size: int, cluster: GpuCluster) -> 
     weights = parameters(config.model.with_vocabulary(vocab_size))
     checkpoint = weights * 12 / 1e9  # fp32 weights and the optimizer's two moments
     lines = [
-        f"BERT-{config.model.size}, {weights / 1e6:,.0f} M weights, {vocab_size:,} pieces, "
+        f"BERT-{config.model.size}, {weights / 1e6:,.0f} M parameters, {vocab_size:,} subwords, "
         f"on {gpus:,} x {rates.training.device}",
         "",
         *table(_PHASE_HEAD, [_phase_row(phase) for phase in phases]),
@@ -199,7 +199,7 @@ def _memory_line(config: TrainConfig, phase: Phase, vocab_size: int, gpus: int, 
     return f"memory at {phase.max_seq_length}: {needed:.1f} GiB with micro-batches of {tokens:,} tokens"
 
 
-_PHASE_HEAD = ("length", "rows", "rows/s", "step", "efficiency", "time", "from")
+_PHASE_HEAD = ("length", "sequences", "sequences/s", "step", "efficiency", "time", "from")
 
 
 def _phase_row(phase: PhaseForecast) -> tuple[str, ...]:
@@ -220,7 +220,7 @@ def origin_text(source: TrainingRate | str) -> str:
         return f"assumed: {source}"
     origins = {"ours": "measured with this trainer", "reference": "measured with another program"}
     origin = origins.get(source.origin, source.origin)
-    figure = f"{source.rows_per_second:,.0f} rows/s with {source.vocab_size:,} pieces"
+    figure = f"{source.rows_per_second:,.0f} sequences/s with {source.vocab_size:,} subwords"
     dated = f", {source.device}, {source.date}" if source.origin == "ours" else ""
     return f"{origin}: {figure}{dated} ({source.what})"
 

@@ -274,7 +274,7 @@ def test_every_training_rate_says_where_it_is_from(capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     for length in ("128", "512"):
         (line,) = [line for line in lines if line.startswith(f"{length}: ")]
-        assert "rows/s with" in line or "assumed" in line
+        assert "sequences/s with" in line or "assumed" in line
     assert any(line.startswith("assumed: ") for line in lines)
 
 
