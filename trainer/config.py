@@ -79,8 +79,7 @@ class Distillation(Section):
     """Distillation from a teacher, in addition to the pretraining loss (DistilBERT)."""
 
     teacher: MayDiffer[Location]
-    """Hugging Face directory, run or checkpoint of the teacher. A run is known by its content, wherever it
-    lies."""
+    """Hugging Face directory, run or checkpoint of the teacher. Its content identifies it, so it may move."""
     copy_layers: bool = True
     """Initialize the student with the teacher's embeddings, heads and evenly chosen layers."""
     soft: Annotated[float, Field(ge=0)] = 5.0
@@ -148,7 +147,7 @@ class Alarm(Section):
     rise: Annotated[float, Field(gt=0)] = 0.5
     """Nats above the lowest loss of the phase."""
     lines: Annotated[int, Field(ge=2, le=1000)] = 10
-    """Lines of the log in a row that lie so high; a held-out loss counts after two measurements."""
+    """Consecutive log lines above that limit. A held-out loss counts after two evaluations."""
 
 
 class Stability(Section):
@@ -166,7 +165,7 @@ class Stability(Section):
     max_skipped: MayChange[Positive] = 20
     """Skipped steps in a row after which the run stops."""
     alarm: MayChange[Alarm] = Alarm()
-    """Lasting rise of the training or held-out loss."""
+    """What to do when the training or held-out loss rises and stays high."""
     check_ranks_every: MayChange[Annotated[int, Field(ge=0)] | None] = None
     """Steps between comparisons of the parameters of all ranks. By default they are compared before each
     checkpoint; 0 never compares them."""
@@ -221,7 +220,7 @@ class Workers(Section):
     """CPUs that Ray reserves for each rank; also the rank's number of threads."""
     max_failures: Annotated[int, Field(ge=-1)] = 3
     """Restarts of the workers after failures without a new checkpoint in between; -1 for no limit. Nodes that
-    are taken away do not count. A step that fails twice in the same way ends the run."""
+    are drained or preempted do not count. A step that fails twice in the same way ends the run."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = 3600.0
     """Under Ray: seconds to wait for the workers' CPUs and GPUs; null waits without a limit."""
     collective_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
@@ -240,7 +239,7 @@ class Logging(Section):
     project: Annotated[str, Field(min_length=1)] = "bertmill"
     """Project in wandb, experiment in MLflow."""
     samples: bool = False
-    """Log the row ids of every global batch. This is large; it proves the data order."""
+    """Log the row ids of every global batch, which proves the data order but makes the log large."""
 
 
 class TrainConfig(Section):
@@ -254,7 +253,7 @@ class TrainConfig(Section):
     """The network; its vocabulary size comes from the corpus."""
     start_from: MayDiffer[Location | None] = None
     """Continued pretraining: Hugging Face directory, run or checkpoint with the initial weights. They are
-    read at step 0 only. A run is known by their content, wherever they lie."""
+    read at step 0 only. Their content identifies them, so they may move."""
     distillation: Distillation | None = None
     """Learn from a teacher."""
     objective: ObjectiveSection | None = None
@@ -282,17 +281,17 @@ class TrainConfig(Section):
     compile: MayChange[bool] = False
     """Compile the network with torch.compile."""
     compile_cache: MayDiffer[Location | None] = None
-    """Folder that keeps compiled code for the next start. If nodes come and go, choose storage that outlives
-    a node. The folder holds code, so nobody else may be able to write to it. By default a temporary folder of
-    the host."""
+    """Folder that keeps compiled code for the next start. If nodes are replaced, choose storage that outlives
+    a node. The folder holds code, so only trusted users may have write access. By default a temporary folder
+    of the host."""
     compile_mode: MayChange[Literal["default", "max-autotune-no-cudagraphs"]] = "default"
-    """Mode of torch.compile; max-autotune spends minutes before the first step on trying kernels."""
+    """Mode of torch.compile; max-autotune tries kernels for minutes before the first step."""
     kernels: MayChange[Literal["auto", "fused", "plain"]] = "auto"
     """fused: layers as hand-written kernels with bf16 between them (needs bf16, a GPU with Triton, and no
     attention dropout). plain: torch's operations. auto: fused if a trial at the start works."""
     recompute_layers: MayChange[Annotated[int, Field(ge=0)]] = 0
     """The number of first layers that recompute activations in the backward pass instead of keeping them
-    (activation checkpointing): less memory, up to a third more computing."""
+    (activation checkpointing): less memory, up to a third more computation."""
     checkpoints: MayChange[Checkpoints] = Checkpoints()
     """Checkpoints."""
     evaluation: MayChange[Evaluation | None] = None

@@ -46,7 +46,7 @@ def argument_parser() -> argparse.ArgumentParser:
         "--take-over",
         action="store_true",
         help="replace a process that is training this run now (run.take_over); it stops within seconds and"
-        " writes its state aside",
+        " saves its state in RUN/displaced",
     )
     return parser
 
@@ -114,7 +114,7 @@ def resolve_paths(config: TrainConfig) -> TrainConfig:
 
 
 def without_take_over_again(config: TrainConfig) -> TrainConfig:
-    """``config`` for a start by torchrun: its restarts must not take the run back from who replaced it."""
+    """``config`` for a start by torchrun: its restarts must not take the run back from a newer attempt."""
     if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) == 0:
         return config
     return config.model_copy(update={"run": config.run.model_copy(update={"take_over": False})})

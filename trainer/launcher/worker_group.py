@@ -185,12 +185,12 @@ class WorkerGroup:
 def failure_of(error: Exception, last_step: int | None) -> Failure:
     """A short form of what Ray reports about the end of a group of workers."""
     if isinstance(error, PreemptionError):
-        return Failure("a node was taken away", preempted=True)
+        return Failure("a node was removed", preempted=True)
     failures = dict(error.worker_failures) if isinstance(error, WorkerGroupError) else {}
     # Ray wraps the death of a process in the failure of its own check.
     failures = {rank: getattr(cause, "health_check_failure", cause) for rank, cause in failures.items()}
     if any(isinstance(e, NodeLeavesError) or getattr(e, "preempted", False) for e in failures.values()):
-        return Failure("a node was taken away", preempted=True)
+        return Failure("a node was removed", preempted=True)
     # The death of a process explains the errors of those that talked to it.
     dead = {
         rank: cause for rank, cause in failures.items() if isinstance(cause, ray.exceptions.RayActorError)
