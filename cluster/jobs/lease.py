@@ -24,7 +24,7 @@ from cluster import storage
 from cluster.jobs.processes import is_dead, process_of_this_host
 from schemas.errors import CheckpointError, StorageError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
 """Default time without a heartbeat after which a start considers a run abandoned."""
@@ -116,7 +116,7 @@ class RunLease:
             except FencedError:
                 return
             except (StorageError, OSError) as error:
-                log.warning("%s: cannot see whether a newer attempt owns the run: %s", self.run_uri, error)
+                logger.warning("%s: cannot see whether a newer attempt owns the run: %s", self.run_uri, error)
             if self._ended.wait(self._pause):
                 return
 
@@ -125,7 +125,7 @@ class RunLease:
         try:
             storage.put_bytes(_beat_uri(self.run_uri, self.number), json.dumps(beat).encode())
         except (StorageError, OSError) as error:
-            log.warning("%s: heartbeat not written: %s", self.run_uri, error)
+            logger.warning("%s: heartbeat not written: %s", self.run_uri, error)
 
 
 def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
@@ -151,7 +151,7 @@ def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
         # When this fails, another start was faster. It may be alive, so the wait starts again.
         if storage.put_if_absent(_uri(run_uri, number), content):
             break
-    log.info("%s: this is attempt %d", run_uri, number)
+    logger.info("%s: this is attempt %d", run_uri, number)
     for old in _numbers(run_uri)[: -_KEEP - 1]:
         storage.delete(_beat_uri(run_uri, old))
         storage.delete(_uri(run_uri, old))
@@ -187,14 +187,14 @@ def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str
     last, changes, silent, announced = _last_beat(run_uri, number), 0, 0.0, False
     while not _has_ended(last):
         if is_dead(owner):
-            log.info("%s: the process of attempt %d is dead", run_uri, number)
+            logger.info("%s: the process of attempt %d is dead", run_uri, number)
             return True
         if silent > seconds:
-            log.warning("%s: attempt %d%s: no heartbeat for %g s; it counts as dead", run_uri, number,
+            logger.warning("%s: attempt %d%s: no heartbeat for %g s; it counts as dead", run_uri, number,
                         _who(run_uri, number), seconds)  # fmt: skip
             return True
         if not announced:
-            log.warning("%s: attempt %d%s has not ended; watching its heartbeat for up to %g s", run_uri,
+            logger.warning("%s: attempt %d%s has not ended; watching its heartbeat for up to %g s", run_uri,
                         number, _who(run_uri, number), seconds)  # fmt: skip
             announced = True
         before = time.monotonic()

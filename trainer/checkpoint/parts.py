@@ -35,7 +35,7 @@ from trainer.checkpoint.files import TrainingState
 from trainer.checkpoint.folders import checkpoints_uri, folder_name
 from trainer.checkpoint.manifest import FileEntry, RunState
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _PART = re.compile(r"part-(\d{5})-of-(\d{5})\.safetensors")
 _POLL_SECONDS = 0.2
@@ -248,8 +248,8 @@ class PartWriter:
         except Exception as error:  # whatever a disk, a library or a store may raise
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             note = PartNote(None, reason, isinstance(error, StorageFullError))
-            log.error("%s: part of rank %d not saved: %s", uri, self._rank, note.error)  # noqa: TRY400 - rank 0 reports it
+            logger.error("%s: part of rank %d not saved: %s", uri, self._rank, note.error)  # noqa: TRY400 - rank 0 reports it
         try:
             storage.put_bytes(note_uri, note.to_bytes())
         except (StorageError, OSError) as error:
-            log.error("%s: %s", note_uri, error)  # noqa: TRY400 - rank 0 stops waiting for it
+            logger.error("%s: %s", note_uri, error)  # noqa: TRY400 - rank 0 stops waiting for it

@@ -13,7 +13,7 @@ from trainer.checkpoint.files import TrainingState
 from trainer.checkpoint.folders import Folder, list_folders, read_manifest
 from trainer.checkpoint.manifest import EMA, MANIFEST, MODEL, OPTIMIZER, Manifest, RunState
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 MAX_LISTINGS = 5
 """How often a run in training is listed again after everything in the first listing was deleted."""
@@ -124,15 +124,15 @@ def _first_verified(folders: list[Folder]) -> tuple[LoadedCheckpoint | None, lis
     reasons = []
     for folder in folders:
         if not folder.committed:
-            log.warning("%s: skipped, because it is unfinished", folder.uri)
+            logger.warning("%s: skipped, because it is unfinished", folder.uri)
             continue
         try:
             checkpoint = open_verified(folder)
         except CheckpointError as error:
             reasons.append(str(error))
-            log.error("skipped a damaged checkpoint: %s", error)  # noqa: TRY400 - expected, no trace
+            logger.error("skipped a damaged checkpoint: %s", error)  # noqa: TRY400 - expected, no trace
             continue
-        log.info("%s: verified, step %d", checkpoint.uri, checkpoint.step)
+        logger.info("%s: verified, step %d", checkpoint.uri, checkpoint.step)
         return checkpoint, reasons
     return None, reasons
 

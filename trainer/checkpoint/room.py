@@ -7,7 +7,7 @@ from schemas.errors import CheckpointError
 from trainer.checkpoint.folders import Folder, delete_folder, list_folders
 from trainer.checkpoint.reading import open_verified
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 VERIFIED_KEPT = 2
 """Checkpoints that stay, after every byte of them was read: the second if the disk damages the first."""
@@ -34,7 +34,7 @@ def free_oldest(run_uri: str, newest_attempt: int, is_kept: Callable[[int], bool
         return False
     if not spared:
         return False
-    log.warning("%s: deleted, because there is no room for a newer checkpoint", spared[-1].uri)
+    logger.warning("%s: deleted, because there is no room for a newer checkpoint", spared[-1].uri)
     delete_folder(spared[-1].uri)
     return True
 
@@ -43,6 +43,6 @@ def _verifies(folder: Folder) -> bool:
     try:
         open_verified(folder).close()
     except CheckpointError as error:
-        log.warning("damaged checkpoint: %s", error)
+        logger.warning("damaged checkpoint: %s", error)
         return False
     return True

@@ -27,7 +27,7 @@ from trainer.checkpoint.parts import RankShare
 from trainer.checkpoint.reading import LoadedCheckpoint, latest_verified
 from trainer.checkpoint.room import free_oldest
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 DISPLACED = "displaced"
 """Folder of a run for the states of attempts that were replaced while they trained."""
@@ -235,10 +235,10 @@ class CheckpointStore:
             raise
         except Exception as error:  # whatever a disk, a library or a store may raise
             problem = " ".join(f"{type(error).__name__}: {error}".split())
-            log.error("%s: save failed: %s", uri, problem)  # noqa: TRY400 - counted, no trace
+            logger.error("%s: save failed: %s", uri, problem)  # noqa: TRY400 - counted, no trace
             self._clear_partial(uri)
         else:
-            log.info("%s: committed, %d bytes in %.1f s", uri, size, time.monotonic() - started)
+            logger.info("%s: committed, %d bytes in %.1f s", uri, size, time.monotonic() - started)
             self._delete_old(lease, step, uri, _needed_steps(run))
         result = SaveResult(step, uri, size, stall, time.monotonic() - started, problem)
         if problem is None:
@@ -294,7 +294,7 @@ class CheckpointStore:
             try:
                 storage.delete_prefix(uri)
             except StorageError as error:
-                log.warning(
+                logger.warning(
                     "%s: could not delete the partial checkpoint, the next save will retry: %s", uri, error
                 )
 
@@ -316,8 +316,8 @@ class CheckpointStore:
             old = [f for f in committed[self._keep - 1 :] if not self._is_kept(f.step, kept)]
             for folder in old + unfinished:
                 delete_folder(folder.uri)
-                log.info("%s: deleted", folder.uri)
+                logger.info("%s: deleted", folder.uri)
         except StorageError as error:
-            log.warning(
+            logger.warning(
                 "%s: could not delete old checkpoints, the next save will retry: %s", self.run_uri, error
             )

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from schemas.errors import ConfigError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _DIGEST_BYTES = 16
 _SUFFIX = ".rows"
@@ -52,11 +52,11 @@ class DiskCache:
             return None
         except OSError as error:
             self.damaged += 1
-            log.warning("%s: not readable, reading from the source: %s", path, error.strerror)
+            logger.warning("%s: not readable, reading from the source: %s", path, error.strerror)
             return None
         if raw[:_DIGEST_BYTES] != _digest(raw[_DIGEST_BYTES:]):
             self.damaged += 1
-            log.warning("%s: damaged, reading from the source", path)
+            logger.warning("%s: damaged, reading from the source", path)
             path.unlink(missing_ok=True)
             return None
         self.hits += 1
@@ -77,7 +77,7 @@ class DiskCache:
             temporary.replace(self._path(key))
         except OSError as error:
             self.refused += 1
-            log.warning("%s: could not write to the disk cache: %s", temporary.parent, error.strerror)
+            logger.warning("%s: could not write to the disk cache: %s", temporary.parent, error.strerror)
             with contextlib.suppress(OSError):  # a disk that became read-only; _sweep deletes it later
                 temporary.unlink(missing_ok=True)
             return

@@ -32,7 +32,7 @@ from trainer.export.tokenizer_folder import (
 from trainer.model.config import ModelConfig
 from trainer.model.pretraining import BertPretraining, parameter_count
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -149,7 +149,7 @@ def open_directory(uri: str, task_head: tuple[str, ...] = ()) -> ImportedModel:
     model.load_state_dict({**own, **parameters.values}, strict=True)
     model.untrained = parameters.untrained
     if model.untrained and not head:
-        log.warning("%s: has no weights for %s", uri, ", ".join(model.untrained))
+        logger.warning("%s: has no weights for %s", uri, ", ".join(model.untrained))
     pad_id = hub.pad_id if hub.family in OFFSET_FAMILIES else None
     return ImportedModel(model, hub.family, pad_id, head)
 

@@ -13,7 +13,7 @@ from trainer.model.distillation import copy_from_teacher
 from trainer.model.objectives import OBJECTIVE_MODULE
 from trainer.model.pretraining import BertPretraining
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _HEADS = ("pooler.", "pair_head.")
 
@@ -30,7 +30,7 @@ def start_from(model: BertPretraining, uri: str, corpus: Corpus) -> str:
     if model.config.pair_objective == "none":
         dropped = [name for name in theirs if name.startswith(_HEADS)]
         if dropped:
-            log.warning("start_from: dropped %s, because model.pair_objective is none", ", ".join(dropped))
+            logger.warning("start_from: dropped %s, because model.pair_objective is none", ", ".join(dropped))
         theirs = {name: value for name, value in theirs.items() if name not in dropped}
     theirs |= _initial_heads((*saved.model.untrained, OBJECTIVE_MODULE), ours)
     for name in sorted(ours.keys() | theirs.keys()):

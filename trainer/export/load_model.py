@@ -18,7 +18,7 @@ from trainer.model.config import ModelConfig
 from trainer.model.objectives import OBJECTIVE_MODULE
 from trainer.model.pretraining import BertPretraining
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class SavedModel:
         Two vocabularies of one size fit the same model, but their ids mean different subwords.
         """
         if self.vocabulary_sha256 is None:
-            log.warning("%s: the vocabulary of %s is unknown; only its size was compared", field, self.uri)
+            logger.warning("%s: the vocabulary of %s is unknown; only its size was compared", field, self.uri)
         elif self.vocabulary_sha256 != sha256:
             raise ConfigError(
                 f"{field}: {self.uri} has another vocabulary (SHA-256 {self.vocabulary_sha256[:12]}) than"

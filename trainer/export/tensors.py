@@ -15,7 +15,7 @@ from trainer.export.families import OFFSET_FAMILIES, PAIR_FAMILIES, Family, type
 from trainer.export.parameter_names import FamilyNames, Names, names_of
 from trainer.model.config import ModelConfig
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _WORD = "encoder.embeddings.word.weight"
 _POSITION = "encoder.embeddings.position.weight"
@@ -154,7 +154,9 @@ class _Reader:
         heads = (*names.ignored, "cls.seq_relationship.", "sop_classifier.") if pair_head else names.ignored
         dropped = sorted(name for name in self.left if name.startswith(heads))
         if dropped:
-            log.warning("%s: left out heads that bertmill does not have: %s", self.origin, ", ".join(dropped))
+            logger.warning(
+                "%s: left out heads that bertmill does not have: %s", self.origin, ", ".join(dropped)
+            )
         buffers = ("embeddings.position_ids", "embeddings.token_type_ids")
         unused = sorted(name for name in self.left if name not in dropped and not name.endswith(buffers))
         if unused:

@@ -20,7 +20,7 @@ from cluster import storage
 from cluster.storage import local_files
 from schemas.errors import StorageError
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _RECORD = "checkpoint_manager_snapshot.json"
 
@@ -143,5 +143,5 @@ class _RecordFile(io.BytesIO):
             try:
                 storage.put_bytes(self._uri, self.getvalue())
             except (StorageError, OSError) as error:
-                log.warning("%s: could not write Ray's record, which is harmless: %s", self._uri, error)
+                logger.warning("%s: could not write Ray's record, which is harmless: %s", self._uri, error)
         super().close()

@@ -52,7 +52,7 @@ from trainer.run.hooks import Hooks
 from trainer.run.loop import Outcome, train
 from trainer.run.setup import preflight
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 # A rank that hangs does not answer when its group shuts down either; Ray would wait for it for 30 seconds.
@@ -130,7 +130,7 @@ def _fit_until_done(
         except ray.train.TrainingFailedError as error:
             failure = failure_of(error, group.last_step)
             delay = budget.delay_after(failure, newest_committed_step(uri))
-        log.warning(
+        logger.warning(
             "%s: restarting the workers%s: %s", uri, f" in {delay:g} s" if delay else "", failure.text
         )
         pause(delay)

@@ -24,7 +24,7 @@ from trainer.launcher.restarts import Failure
 from trainer.monitoring.records import LogRecord, Ready, StepRecord
 from trainer.run.loop import STEP_NOTE
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 1.5
@@ -179,7 +179,7 @@ class WorkerGroup:
                 f"{self._config.run.uri}: waited {seconds:.0f} s for {missing}; lower workers.num_workers or"
                 " workers.cpus_per_worker, add nodes, or raise workers.start_timeout_seconds"
             )
-        log.warning("%s: waiting for %s (%.0f s)", self._config.run.uri, missing, seconds)
+        logger.warning("%s: waiting for %s (%.0f s)", self._config.run.uri, missing, seconds)
 
 
 def failure_of(error: Exception, last_step: int | None) -> Failure:

@@ -24,7 +24,7 @@ from trainer.monitoring.trackers import TrackerThread
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 UPLOAD_SECONDS = 30.0
 SEGMENT_BYTES = 4 << 20
@@ -145,7 +145,7 @@ class RunLog:
                 self._uploader.submit(self._send).result()
             except StorageError as error:
                 self.failed_uploads += 1
-                log.warning("the end of the log could not be uploaded: %s", error)
+                logger.warning("the end of the log could not be uploaded: %s", error)
             self._uploader.shutdown()
         self._cleanup.close()
 
@@ -188,7 +188,7 @@ class RunLog:
     def _count_lost(self, error: OSError) -> None:
         self.failed_writes += 1
         if self.failed_writes == 1:
-            log.warning("%s: log lines are being lost: %s", self._folder, error.strerror)
+            logger.warning("%s: log lines are being lost: %s", self._folder, error.strerror)
 
     def _upload_soon(self, pool: ThreadPoolExecutor) -> None:
         if self._upload is not None:
@@ -197,7 +197,7 @@ class RunLog:
             error = self._upload.exception()
             if error is not None:
                 self.failed_uploads += 1
-                log.warning("could not upload the log, will retry: %s", error)
+                logger.warning("could not upload the log, will retry: %s", error)
                 if not isinstance(error, StorageError):
                     raise error
         self._last_upload = time.monotonic()

@@ -27,7 +27,7 @@ from schemas.redaction import public_fields
 from trainer.distributed.ranks import Ranks
 from trainer.monitoring.records import Ended, Evaluated, LogRecord, Started, StepRecord, numbers
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 ID_FILE = "tracker_id.json"
 STEP, HELD_OUT_STEP = "step", "held_out/step"
@@ -213,7 +213,7 @@ class TrackerThread:
     def _count(self, lost: int, reason: str) -> None:
         self.failures += lost
         if lost and self.failures == lost:
-            log.warning("%s: figures are being lost: %s", self._name, reason)
+            logger.warning("%s: figures are being lost: %s", self._name, reason)
 
     def _work(self) -> None:
         while not self._abandoned and (record := self._queue.get()) is not None:

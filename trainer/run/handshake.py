@@ -23,7 +23,7 @@ from trainer.data.corpus import Corpus, open_corpus
 from trainer.distributed.ranks import Ranks
 from trainer.model.config import may_differ
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PACKAGES = ("cluster", "schemas", "trainer")
@@ -101,7 +101,7 @@ def check_vocabulary(corpus: Corpus) -> None:
     try:
         digest = hashlib.sha256(storage.read_bytes(uri)).hexdigest()
     except FileNotFoundError:
-        log.warning("%s: no such file; an export of this run will need it", uri)
+        logger.warning("%s: no such file; an export of this run will need it", uri)
         return
     if digest != corpus.manifest.vocabulary.sha256:
         raise CorpusError(f"{uri}: is not the vocabulary of {corpus.uri}; its SHA-256 is {digest}")

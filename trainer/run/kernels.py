@@ -18,7 +18,7 @@ from trainer.model.attention import Kernel, choose_kernel, fused_obstacle
 from trainer.model.config import ModelConfig
 from trainer.monitoring.start_times import use_compile_cache
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 _FILE = "kernels.json"
 FUSED = Kernel("fused", "packed tokens, each layer one function, bf16 between layers")
@@ -70,7 +70,7 @@ def choose_kernels(config: TrainConfig, model: ModelConfig, run_uri: str, ranks:
     if config.kernels == "fused":
         ranks.fail_together(ConfigError(f"kernels: {reason}"))
     if failure is not None:
-        log.warning("kernels: %s; training with plain layers", reason)
+        logger.warning("kernels: %s; training with plain layers", reason)
     plain = choose_kernel(model, ranks.device, precision_of(config))
     return plain._replace(reason=reason)
 
@@ -96,10 +96,10 @@ def _use_algorithms(config: TrainConfig, model: ModelConfig, run_uri: str, ranks
         try:
             choice = _saved(run_uri, about) or _new(run_uri, about, model, ranks.device)
         except BertmillError as error:
-            log.warning("kernels: %s; torch chooses the algorithms of products", error)
+            logger.warning("kernels: %s; torch chooses the algorithms of products", error)
     choice = ranks.broadcast_from_rank0(choice)
     if choice and (choice["device"], choice["cublaslt"]) != (device, version):
-        log.warning(
+        logger.warning(
             "kernels: rank %d has %s with cuBLASLt %d, rank 0 has %s with %d; torch chooses the algorithms of"
             " its products", ranks.rank, device, version, choice["device"], choice["cublaslt"],
         )  # fmt: skip
@@ -119,11 +119,11 @@ def _saved(run_uri: str, about: dict[str, Any]) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         valid, choice, algorithms = False, {}, {}
     if not valid:
-        log.warning("kernels: %s is damaged; choosing the algorithms of products again", uri)
+        logger.warning("kernels: %s is damaged; choosing the algorithms of products again", uri)
         return None
     changed = [name for name, value in about.items() if choice.get(name) != value]
     if changed:
-        log.warning("kernels: %s differs in %s; choosing the algorithms of products again", uri, changed)
+        logger.warning("kernels: %s differs in %s; choosing the algorithms of products again", uri, changed)
         return None
     return {**about, "algorithms": algorithms}
 
@@ -139,5 +139,5 @@ def _new(run_uri: str, about: dict[str, Any], model: ModelConfig, device: torch.
     try:
         storage.put_bytes(storage.join(run_uri, _FILE), json.dumps(choice, indent=1).encode())
     except StorageError as error:
-        log.warning("kernels: the choice of algorithms could not be saved: %s", error)
+        logger.warning("kernels: the choice of algorithms could not be saved: %s", error)
     return choice

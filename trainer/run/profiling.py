@@ -8,7 +8,7 @@ from cluster import scratch, storage
 from schemas.errors import StorageError
 from trainer.config import Profile
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 class ProfileWindow:
@@ -49,6 +49,6 @@ class ProfileWindow:
                 profiler.export_chrome_trace(str(folder / name))
                 storage.upload_file(folder / name, uri)
         except (OSError, RuntimeError, StorageError) as error:
-            log.warning("%s: the trace could not be stored: %s", uri, error)
+            logger.warning("%s: the trace could not be stored: %s", uri, error)
             return None
         return uri

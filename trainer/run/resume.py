@@ -23,7 +23,7 @@ from trainer.run.identity import accepted_changes, field_defaults, identity_of
 from trainer.run.setup import Network, keep_start_digest, load_start_weights
 from trainer.run.spike_guard import SpikeGuard
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _close_store(store: CheckpointStore) -> None:
     try:
         store.close(failed=True)
     except CheckpointError as error:
-        log.warning("%s", error)
+        logger.warning("%s", error)
 
 
 def _newest_checkpoint(store: CheckpointStore, *, restart: bool) -> LoadedCheckpoint | None:
@@ -141,7 +141,7 @@ def _newest_checkpoint(store: CheckpointStore, *, restart: bool) -> LoadedCheckp
             raise CheckpointError(
                 f"{error}; --run.restart=true restarts at step 0, another run.name starts a new run"
             ) from error
-        log.warning("%s; restarting at step 0 because run.restart is set", error)
+        logger.warning("%s; restarting at step 0 because run.restart is set", error)
         return None
 
 
@@ -202,7 +202,7 @@ def resume(
         )
         _load_into(network, guard, checkpoint)
     for change in changes:
-        log.warning("run %s continues with a changed config: %s", config.run.name, change)
+        logger.warning("run %s continues with a changed config: %s", config.run.name, change)
     position = checkpoint.run.position
     if position.step != checkpoint.step:
         raise CheckpointError(

@@ -12,7 +12,7 @@ from trainer.checkpoint.folders import Folder, checkpoints_uri, folder_name, lis
 from trainer.checkpoint.manifest import MANIFEST, DataSkip, FileEntry, Manifest
 from trainer.checkpoint.reading import LoadedCheckpoint, open_verified
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def rewind(run_uri: str, step: int, skip_data: int = 0) -> str:

@@ -20,7 +20,7 @@ from trainer.finetuning.inputs.words import read_tagged
 from trainer.finetuning.saved.load import LoadedTask
 from trainer.finetuning.tasks.answers import best_answers
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 Format = Literal["tsv", "jsonl"]
 _CHUNK = 4096
@@ -97,7 +97,9 @@ class Predictor:
         inputs = encode_texts(self.tokenizer, examples, [0.0] * len(examples), self.length)
         full = sum(len(encoded.ids) == self.length for encoded in inputs)
         if full:
-            log.warning("%d of %d inputs fill %d tokens; longer ones are cut", full, len(inputs), self.length)
+            logger.warning(
+                "%d of %d inputs fill %d tokens; longer ones are cut", full, len(inputs), self.length
+            )
         for example, output in zip(examples, self._outputs(inputs), strict=True):
             row = example.origin.rpartition(":")[2].removeprefix(" row ")
             if not labels:
