@@ -2,7 +2,7 @@
 
 ``trainer`` and ``schemas`` are common names. Another package of that name, in the current folder or in
 site-packages, may come before ours on sys.path, and then imports fail far from the cause or run foreign
-code. This module imports nothing of ours, so that it can say so first.
+code. This module imports no other module of bertmill, so that it can report this first.
 """
 
 import sys
@@ -13,7 +13,7 @@ PACKAGES = ("cluster", "pipeline", "schemas", "trainer")
 
 
 def foreign_package() -> str | None:
-    """One line that names a package from elsewhere and says what to do; None if there is none."""
+    """One line that names a package from elsewhere and the remedy; None if there is none."""
     root = Path(__file__).resolve().parents[1]
     for name in PACKAGES:
         folder = _folder(name)

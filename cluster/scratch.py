@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _PREFIX = "scratch-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 _LOCK = ".lock"
-"""In a folder: locked while its owner lives. Beside the folders: locked while one is made or swept."""
+"""In a folder: locked while its owner runs. Beside the folders: locked while one is made or swept."""
 
 
 @contextmanager
@@ -43,7 +43,7 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
 
 
 def _check_private(root: Path) -> None:
-    """Raises StorageError unless ``root`` is a real folder of this user that nobody else can write to.
+    """Raises StorageError unless ``root`` is a real folder of this user that no other user can write to.
 
     Anyone can create names in /tmp. Through a link there, this process would delete files of another user.
     """
@@ -68,7 +68,7 @@ def _make(root: Path) -> tuple[Path, int]:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    # The kernel releases a lock however its process ends, so nobody waits for a dead one.
+    # The kernel releases a lock however its process ends, so no process waits for a dead one.
     lock = _open_lock(root / _LOCK, os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)

@@ -244,7 +244,7 @@ class Manifest(Record):
     languages: dict[str, LanguageCounts]
     sets: Annotated[list[SequenceSet], Field(min_length=1)]
     documents: list[DocumentFile] = []
-    """The kept documents, if the config asks for them (publish.documents)."""
+    """The kept documents, if the config publishes them (publish.documents)."""
     counts: CorpusCounts
     config: dict[str, Any]
     """The build's resolved config, without its output."""
@@ -328,7 +328,7 @@ def validate_manifest(raw: bytes, origin: str) -> Manifest:
 
 
 class _Header(BaseModel):
-    """The two fields that say how to read the others."""
+    """The two fields that decide how to read the others."""
 
     format: Any = None
     version: Any = None
@@ -342,7 +342,7 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _matches_seal(raw: bytes, digest: str) -> bool:
-    """Whether ``raw`` without the line of its hash has this digest, as every manifest of ours has.
+    """Whether ``raw`` without the line of its hash has this digest, as in every manifest that a build writes.
 
     False for other layouts of the same content. A large manifest has 20 MB, which would be written again at
     every start otherwise.

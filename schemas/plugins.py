@@ -40,7 +40,7 @@ def load_plugin(name: str, field: str, protocol: type[T]) -> Plugin[T]: ...
 def load_plugin(name: str, field: str, protocol: type[Any] | None = None) -> Plugin[Any]:
     """Imports the object ``name`` (``package.module:Name``) that the config's ``field`` names.
 
-    The module may be installed, on PYTHONPATH, or in the current folder. ``protocol`` says what
+    The module may be installed, on PYTHONPATH, or in the current folder. ``protocol`` defines what
     the object must offer: a ``runtime_checkable`` Protocol, or a class of which it must be an instance.
     By default the object must be callable: a function or a class.
 
@@ -125,8 +125,8 @@ def _source_sha256(module_name: str, source: Path) -> str:
 
 @contextmanager
 def plugin_errors(name: str, what: str) -> Iterator[None]:
-    """Turns an exception of the plug-in ``name`` into one line that says ``what`` it worked on and where it
-    failed.
+    """Turns an exception of the plug-in ``name`` into one line that names its task ``what`` and the place of
+    the failure.
 
     Expected errors (BertmillError) pass through. Raises PluginError for the others.
     """

@@ -1,6 +1,6 @@
 """The reasons for skipping pages and documents, as reports and manifests name them."""
 
-# Before cleaning, from what the source says about a page or row.
+# Before cleaning, from the source's facts about a page or row.
 MALFORMED = "malformed"
 NAMESPACE = "namespace"
 REDIRECT = "redirect"

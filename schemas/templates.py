@@ -6,7 +6,7 @@ TEMPLATES_VERSION = 2
 
 FOUND = pa.schema(
     [
-        # dbname of the wiki, or its language where the dump does not say it.
+        # dbname of the wiki, or its language where the dump does not give it.
         pa.field("wiki", pa.string(), nullable=False),
         # "template" (a page), "use" (calls in articles) or "heading" (sections at the end of articles).
         pa.field("what", pa.string(), nullable=False),

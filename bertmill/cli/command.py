@@ -66,7 +66,7 @@ class _GroupedHelp(argparse.HelpFormatter):
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands; it knows the names of the jobs, but not their arguments."""
+    """The parser of all subcommands; it has the names of the jobs, but not their arguments."""
     parser = argparse.ArgumentParser(
         prog="bertmill",
         description="From raw multilingual Wikipedia dumps and BookCorpus to a trained BERT.",

@@ -1,4 +1,4 @@
-"""``bertmill doctor``: checks the environment and says what to do about each problem."""
+"""``bertmill doctor``: checks the environment and gives a remedy for each problem."""
 
 import argparse
 import importlib

@@ -16,7 +16,7 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "finetune",
         help="fine-tune a model on a task and evaluate it",
-        description="Trains on labeled files as the config says, once for each seed, and writes results.json "
+        description="Trains on labeled files, once for each seed of the config, and writes results.json "
         "after each. Reads sentences and pairs from TSV, CSV, JSON, JSON Lines, Parquet or a dataset of the "
         "Hub, tags from CoNLL columns, answers from SQuAD JSON. The same command resumes a run that was "
         "killed or stopped.",

@@ -30,12 +30,12 @@ class DownloadStoppedError(Exception):
 def remote_size(url: str) -> int:
     """The size in bytes; 0 when the server does not report it."""
 
-    def ask() -> int:
+    def send() -> int:
         with http.request(url, {}, method="HEAD") as response:
             length = response.headers.get("Content-Length", "")
             return int(length) if length.isdecimal() else 0
 
-    return http.call(url, "size", ask)
+    return http.call(url, "size", send)
 
 
 class Watcher(Protocol):
@@ -51,8 +51,8 @@ class Watcher(Protocol):
 def download(file: RemoteFile, part: Path, watcher: Watcher, stopped: Callable[[], bool]) -> None:
     """Downloads ``file`` to ``part``, from where an earlier call stopped, and checks the hash.
 
-    The file ``part`` with the suffix .version says which version on the server ``part`` belongs to (its ETag
-    or date). A part of another version starts again. Raises StorageError when the server does not answer
+    The file ``part`` with the suffix .version names the version on the server that ``part`` belongs to (its
+    ETag or date). A part of another version starts again. Raises StorageError when the server does not answer
     within the retry budget, or when another process writes the part, FileNotFoundError when the server does
     not have the file, HashMismatchError after it has removed the part, DownloadStoppedError when
     ``stopped()``.
@@ -73,7 +73,7 @@ def download(file: RemoteFile, part: Path, watcher: Watcher, stopped: Callable[[
                     raise
                 if target.tell() > before:
                     attempts.succeeded()
-                attempts.failed(error, http.asked_wait(error))
+                attempts.failed(error, http.retry_after(error))
         os.fsync(target.fileno())
         _check(file, part, watcher)
     _version_file(part).unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def _restart(target: BinaryIO) -> int:
 
 
 def _range_of(response: requests.Response) -> tuple[int | None, int | None]:
-    """First byte and total size of the response's Content-Range; None for what it does not say."""
+    """First byte and total size of the response's Content-Range; None for missing ones."""
     match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if match is None:
         return None, None

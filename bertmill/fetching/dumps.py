@@ -3,7 +3,7 @@
 MediaWiki Content File Exports (https://wikitech.wikimedia.org/wiki/MediaWiki_Content_File_Exports) are at
 ``other/mediawiki_content_current/<wiki>/<YYYY-MM-DD>/xml/bzip2/<wiki>-<YYYY-MM-DD>-pXpY.xml.bz2``. Such a
 folder is complete once ``SHA256SUMS`` and ``_SUCCESS`` are there. The older dumps
-(https://meta.wikimedia.org/wiki/Data_dumps) are at ``<wiki>/<YYYYMMDD>/``, where ``dumpstatus.json`` says
+(https://meta.wikimedia.org/wiki/Data_dumps) are at ``<wiki>/<YYYYMMDD>/``, where ``dumpstatus.json`` lists
 which jobs are done, with size and SHA-1 of each file.
 """
 

@@ -81,7 +81,7 @@ def _work(main: Callable[[], int], status: int, alive: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(watcher, signal.SIGKILL)
-        with suppress(BrokenPipeError):  # nobody reads it once the entry process is killed
+        with suppress(BrokenPipeError):  # no process reads it once the entry process is killed
             os.write(status, str(code).encode())
         os._exit(code)
 
@@ -91,7 +91,7 @@ def _watch(alive: int) -> None:
     work = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while os.getppid() == work:
-        # Nobody writes to the pipe; its end says that the entry process is dead.
+        # No process writes to the pipe. Its end shows that the entry process is dead.
         if select.select([alive], [], [], _CHECK_SECONDS)[0]:
             os.kill(work, signal.SIGTERM)
             break

@@ -48,7 +48,7 @@ class LeaseHeldError(CheckpointError):
 
 @dataclass(frozen=True)
 class Claimant:
-    """Who wants to own a run, and how."""
+    """A process that requests the ownership of a run, and its conditions."""
 
     name: str | None = None
     """Becomes part of the folder names (letters, digits, ``-``); random by default."""

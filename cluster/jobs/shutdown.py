@@ -61,12 +61,12 @@ def handled() -> Iterator[None]:
 
 
 def requested() -> bool:
-    """Whether this process was asked to stop."""
+    """Whether this process got a signal to stop."""
     return _requested.is_set()
 
 
 def raise_if_requested(place: str = "") -> None:
-    """Raises Interrupted with the text ``place`` when this process was asked to stop."""
+    """Raises Interrupted with the text ``place`` when this process got a signal to stop."""
     if requested():
         raise Interrupted(place)
 

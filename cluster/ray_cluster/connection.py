@@ -88,7 +88,7 @@ def quiet_ray_data() -> None:
     import ray.data
 
     for handler in logging.getLogger("ray.data").handlers:
-        # Ray's own console handler, not one that somebody else has added.
+        # Ray's own console handler, not one that other code has added.
         of_ray = type(handler).__module__.startswith("ray.")
         if of_ray and isinstance(handler, logging.StreamHandler):
             handler.setLevel(logging.CRITICAL)

@@ -13,7 +13,7 @@ from schemas.errors import ClusterError
 logger = logging.getLogger(__name__)
 
 UNTIL_FIRST_LINE, BETWEEN_LINES = 5.0, 30.0
-"""Seconds of waiting before the first line that says so, and between two lines."""
+"""Seconds of waiting before the first log line about it, and between two such lines."""
 _POLL_SECONDS = 0.5
 
 
@@ -43,9 +43,9 @@ def check_fits(bundle: Mapping[str, float], copies: int, advice: str) -> None:
 
 
 def await_bundle(bundle: Mapping[str, float], what: str) -> None:
-    """Returns once the cluster has room for ``bundle``; says every half minute what is missing.
+    """Waits until the cluster has room for ``bundle``; logs every half minute what is missing.
 
-    Asks for it, so that a cluster that can grow does.
+    Requests the resources, so that an autoscaler can add nodes.
     """
     begun = time.monotonic()
     next_line = begun + UNTIL_FIRST_LINE

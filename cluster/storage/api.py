@@ -147,7 +147,7 @@ def put_if_absent(uri: str, data: bytes) -> bool:
 
 
 def check_writable(folder_uri: str) -> None:
-    """Writes, reads and deletes a small file in the folder. Raises StorageError that says what is refused.
+    """Writes, reads and deletes a small file in the folder. Raises StorageError that names the refused step.
 
     Of two conditional puts the second must be refused: without them two jobs could overwrite each other.
     """

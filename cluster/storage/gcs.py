@@ -1,7 +1,7 @@
 """Google Cloud Storage, for gs:// addresses; needs the optional google-cloud-storage.
 
 Credentials are Google's own default ones. Every read after the first names the generation that was
-opened, and a conditional put asks for generation 0, which means "no object".
+opened, and a conditional put requires generation 0, which means "no object".
 """
 
 import importlib

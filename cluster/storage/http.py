@@ -1,7 +1,7 @@
 """Read-only files at http:// and https://, such as the dumps of dumps.wikimedia.org.
 
 smart-open is not used here: its seek costs a second request, and after a broken connection it may continue
-in another version of the file. Here every request after the first asks for the version that was opened.
+in another version of the file. Here every request after the first names the version that was opened.
 
 The user agent names this program and, from the environment variable BERTMILL_CONTACT, a contact, as Wikimedia
 requires (https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy). Requests wait
@@ -48,8 +48,8 @@ def is_transient(error: BaseException) -> bool:
     )
 
 
-def asked_wait(error: BaseException) -> float:
-    """The seconds that a refused response asks to wait (Retry-After, as seconds or as a date); else 0."""
+def retry_after(error: BaseException) -> float:
+    """The seconds of wait that a refused response requests (Retry-After, as seconds or as a date); else 0."""
     response = error.response if isinstance(error, requests.HTTPError) else None
     value = response.headers.get("Retry-After", "") if response is not None else ""
     try:
@@ -90,7 +90,7 @@ def _session(_process: int) -> requests.Session:
 
 def request(uri: str, headers: dict[str, str], method: str = "GET") -> requests.Response:
     """The response with an unread body. Raises requests.RequestException, which HTTPError (400 and up) is."""
-    # Request the bytes as they are stored: the reader that knows the format decompresses them.
+    # Request the bytes as they are stored: the reader of the format decompresses them.
     all_headers = {"Accept-Encoding": "identity", "User-Agent": user_agent(), **headers}
     response = _session(os.getpid()).request(
         method, uri, headers=all_headers, stream=True, timeout=TIMEOUT_SECONDS, allow_redirects=True
@@ -106,7 +106,9 @@ def request(uri: str, headers: dict[str, str], method: str = "GET") -> requests.
 def call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
     """The result of ``action``, which makes requests, with retries and errors of one line."""
     with request_errors(uri, operation):
-        return retries.call(action, transient=is_transient, what=f"{uri}: {operation}", asked_wait=asked_wait)
+        return retries.call(
+            action, transient=is_transient, what=f"{uri}: {operation}", retry_after=retry_after
+        )
 
 
 def _same_version(response: requests.Response) -> dict[str, str]:
@@ -121,14 +123,14 @@ def _same_version(response: requests.Response) -> dict[str, str]:
 def _open(uri: str) -> tuple[int, dict[str, str]]:
     """Size and version headers of the file. Raises StorageError if the server gives no size."""
 
-    def ask() -> tuple[int, dict[str, str]]:
+    def send() -> tuple[int, dict[str, str]]:
         with request(uri, {}) as response:
             length = response.headers.get("Content-Length", "")
             if not length.isdecimal():
                 raise StorageError(f"{uri}: size: the server sends no Content-Length")
             return int(length), _same_version(response)
 
-    return call(uri, "open", ask)
+    return call(uri, "open", send)
 
 
 def size(uri: str) -> int:
@@ -176,7 +178,7 @@ def open_stream(uri: str) -> ranged.ResumingStream:
     def open_at(position: int) -> IO[bytes]:
         headers = {"Range": f"bytes={position}-", **version} if position else {}
 
-        def ask() -> requests.Response:
+        def send() -> requests.Response:
             response = request(uri, headers)
             if position and response.status_code != 206:
                 response.close()
@@ -184,7 +186,7 @@ def open_stream(uri: str) -> ranged.ResumingStream:
             ranged.check_range(response.headers.get("Content-Range"), position, None, 0, uri)
             return response
 
-        response = call(uri, "read", ask)
+        response = call(uri, "read", send)
         if not position:
             version.update(_same_version(response))
         return cast("IO[bytes]", _Body(response))

@@ -16,7 +16,7 @@ BUDGET_SECONDS = 120.0
 """How long to retry one call. Longer than a restart of an object-store gateway, and shorter than the grace
 period of a preempted node, so that a dead store ends in our error and not in a SIGKILL."""
 
-LONGEST_ASKED_SECONDS = 600.0
+LONGEST_RETRY_AFTER_SECONDS = 600.0
 """How long one call waits in total at the server's request (Retry-After), in addition to the budget."""
 
 FIRST_DELAY_SECONDS = 0.2
@@ -35,7 +35,7 @@ class HalfAnswerError(Exception):
     """
 
 
-def _nothing_asked(_error: BaseException) -> float:
+def _no_retry_after(_error: BaseException) -> float:
     return 0.0
 
 
@@ -44,11 +44,11 @@ def call(
     *,
     transient: Callable[[BaseException], bool],
     what: str,
-    asked_wait: Callable[[BaseException], float] = _nothing_asked,
+    retry_after: Callable[[BaseException], float] = _no_retry_after,
 ) -> Result:
     """The result of ``action``, retried while ``transient(error)`` is true.
 
-    The delay is at least ``asked_wait(error)`` seconds, which the server asks for. What is added is drawn
+    The delay is at least ``retry_after(error)`` seconds, which the server requests. What is added is drawn
     between zero and a bound that doubles ("full jitter"), so that a thousand workers that met one fault
     together do not return together. Other errors pass through unchanged. Raises StorageError with the last
     reason when BUDGET_SECONDS are used up.
@@ -60,7 +60,7 @@ def call(
         except Exception as error:
             if not transient(error):
                 raise
-            attempts.failed(error, asked_wait(error))
+            attempts.failed(error, retry_after(error))
 
 
 class Attempts:
@@ -69,25 +69,25 @@ class Attempts:
     def __init__(self, what: str) -> None:
         self._what = redact(what)
         self._failures = 0
-        self._asked = 0.0
+        self._requested_wait = 0.0
         self._deadline = time.monotonic() + BUDGET_SECONDS
 
-    def failed(self, error: BaseException, asked_wait: float = 0.0) -> None:
-        """Waits before the next attempt, at least the seconds that the server asks for.
+    def failed(self, error: BaseException, retry_after: float = 0.0) -> None:
+        """Waits before the next attempt, at least the seconds that the server requests.
 
         Raises StorageError if the next attempt would start after the deadline, which moves by the seconds
-        asked for, or when the server asks for more than LONGEST_ASKED_SECONDS.
+        requested, or when the server requests more than LONGEST_RETRY_AFTER_SECONDS.
         """
         # Not keyed like other draws, because a delay has no influence on output.
         longest = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**self._failures)
-        delay = asked_wait + random.uniform(0, longest)  # noqa: S311 - not a secret
+        delay = retry_after + random.uniform(0, longest)  # noqa: S311 - not a secret
         self._failures += 1
-        self._asked += asked_wait
-        self._deadline += asked_wait
+        self._requested_wait += retry_after
+        self._deadline += retry_after
         reason = one_line(error)
-        if self._asked > LONGEST_ASKED_SECONDS:
+        if self._requested_wait > LONGEST_RETRY_AFTER_SECONDS:
             raise StorageError(
-                f"{self._what}: gave up, because the server asks to wait {asked_wait:.0f} s: {reason}"
+                f"{self._what}: gave up, because the server requests a wait of {retry_after:.0f} s: {reason}"
             ) from error
         if time.monotonic() + delay > self._deadline:
             raise StorageError(
@@ -101,7 +101,7 @@ class Attempts:
     def succeeded(self) -> None:
         """Restarts the budget of a long stream after each piece that arrived."""
         self._failures = 0
-        self._asked = 0.0
+        self._requested_wait = 0.0
         self._deadline = time.monotonic() + BUDGET_SECONDS
 
 

@@ -53,7 +53,7 @@ def count_instances(
     """The counts of a bucket by language.
 
     ``masks`` has an array [3, languages] for each block of rows: targets, targets replaced by [MASK],
-    unchanged targets. ``continuation`` [vocabulary] says whether a subword continues a word.
+    unchanged targets. ``continuation`` [vocabulary] is true for subwords that continue a word.
     """
     languages = len(sentences.languages)
     columns = _document_columns(bucket, sentences, unknown_id, continuation)

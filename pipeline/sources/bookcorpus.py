@@ -44,7 +44,7 @@ _ROW_SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
 
 
 class BookCorpusReader(FileReader):
-    """Reads BookCorpus. The units' ``form`` says which of the three forms a file has."""
+    """Reads BookCorpus. The ``form`` of a unit is the form of its file."""
 
     def plan_file(self, source: Source, file: SourceFile) -> list[Unit]:
         """The units of one file. A book is one unit."""

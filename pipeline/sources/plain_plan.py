@@ -66,7 +66,7 @@ def is_parquet(head: bytes) -> bool:
 
 
 def check_language(source: Source) -> None:
-    """Raises ConfigError when a source whose files do not say their language has none in the config."""
+    """Raises ConfigError when neither the files of a source nor its config give the language."""
     if source.lang is None:
         raise ConfigError(
             f"source {source.name}: lang is missing; {source.kind} files do not name a language"

@@ -1,4 +1,4 @@
-"""Stage documents: writes the kept documents as a dataset, if the config asks for it."""
+"""Stage documents: writes the kept documents as a dataset, if publish.documents is set."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class _Plan:
 def run_documents(
     config: BuildConfig, work_uri: str, extracted: ExtractResult, deduplicated: DedupResult
 ) -> list[DocumentFile]:
-    """Writes the files that are not finished yet, and returns all of them; none unless the config asks."""
+    """Writes the files that are not finished yet, and returns all of them; none by default."""
     if not config.publish.documents:
         return []
     split, output = split_of(config), config.output

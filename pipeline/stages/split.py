@@ -31,7 +31,7 @@ class SplitResult:
 
 
 def split_of(config: BuildConfig) -> Split:
-    """The held-out split that the config asks for."""
+    """The held-out split of the config."""
     return Split(config.seed, config.instances.validation_share)
 
 

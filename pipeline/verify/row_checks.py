@@ -29,7 +29,7 @@ Finding = tuple[Flags, str]
 
 @dataclass(frozen=True)
 class RowRules:
-    """What the manifest says about the rows of one set."""
+    """What the manifest states about the rows of one set."""
 
     objective: str
     max_seq_length: int

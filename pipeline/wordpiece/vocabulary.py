@@ -187,7 +187,7 @@ def load_vocabulary(uri: str, cased: bool | None = None, accents: Accents | None
     """The vocabulary in ``uri``, a vocab.txt or its folder.
 
     With ``cased`` None, tokenizer_config.json beside it decides. Raises CorpusError that names file and line
-    when the file is missing or not a vocabulary, or when nothing says whether it is cased.
+    when the file is missing or not a vocabulary, or when it is unknown whether it is cased.
     """
     if not public_uri(uri).endswith(".txt"):
         uri = storage.join(uri, VOCABULARY_NAME)
@@ -210,7 +210,7 @@ def _folding_beside(uri: str, accents: Accents | None) -> tuple[bool, Accents | 
     except FileNotFoundError as error:
         raise CorpusError(f"{uri}: unknown whether it is cased: there is no {config_uri}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(f"{config_uri}: does not say do_lower_case") from error
+        raise CorpusError(f"{config_uri}: has no do_lower_case") from error
     if accents is None and "accents" in config:
         accents = config["accents"]
     elif accents is None and isinstance(config.get("strip_accents"), bool):

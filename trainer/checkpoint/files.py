@@ -3,7 +3,7 @@
     RUN/checkpoints/step-00000042.000003-8f2c01aa/
         model.safetensors    parameters and buffers, by their plain names
         optimizer.pt         optimizer state, loaded with weights_only (tensors, numbers, containers)
-        ema.safetensors      moving average of the parameters, if the config asks for one
+        ema.safetensors      moving average of the parameters, if the config sets ema
         vocab.txt, tokenizer.json, tokenizer_config.json    the tokenizer of the corpus
         MANIFEST.json        sizes and SHA-256 of the files, step, state of the run; written last
 

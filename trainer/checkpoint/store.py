@@ -86,7 +86,7 @@ class CheckpointStore:
         sharded_by: int | None = None,
         part_timeout: float = 600.0,
     ) -> None:
-        """``claimant`` says how the lease is acquired. With ``sharded_by`` N, N ranks each save a part,
+        """``claimant`` decides how the lease is acquired. With ``sharded_by`` N, N ranks each save a part,
         this one part 0 (see trainer/checkpoint/parts.py).
 
         ``part_timeout`` is how many seconds a save waits for the parts of the other ranks.

@@ -42,7 +42,7 @@ _WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.ind
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What the model card says in addition to the model's config; empty parts are left out."""
+    """The content of the model card in addition to the model's config; empty parts are left out."""
 
     name: str
     languages: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def export_model(
 ) -> None:
     """Writes ``model`` into the folder or URI ``output``, with the files of the folder ``tokenizer``.
 
-    ``family`` asks for an architecture of transformers; by default the one that fits. config.json is
+    ``family`` requests an architecture of transformers; by default the one that fits. config.json is
     written last, so a folder without it is an unfinished export. Raises ConfigError when transformers, or
     the family, has no such model, InputError or CorpusError when the tokenizer does not fit the model.
     """
@@ -113,7 +113,7 @@ class ImportedModel:
     pad_id: int | None
     """The padding token, if positions are not counted at it (RoBERTa)."""
     task_head: Mapping[str, Tensor] = field(default_factory=dict)
-    """The tensors of a task's head, if they were asked for."""
+    """The tensors of a task's head, if they were requested."""
 
 
 def import_model(uri: str) -> BertPretraining:

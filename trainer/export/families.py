@@ -31,7 +31,7 @@ DISTILBERT_EPS = 1e-12
 
 
 def family_of(config: ModelConfig, wanted: Family | None = None) -> Family:
-    """The family that an export of ``config`` belongs to; ``wanted`` asks for one.
+    """The family that an export of ``config`` belongs to; ``wanted`` requests one.
 
     Raises ConfigError that names the field which transformers, or the wanted family, does not have.
     """

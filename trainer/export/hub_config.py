@@ -324,7 +324,7 @@ def _first(error: ValidationError, given: Mapping[str, Any]) -> str:
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"{field}: bertmill does not know this field, so the model may compute something else"
+        return f"{field}: unknown field, so the model may compute something else"
     reason = first["msg"].removeprefix("Value error, ")
     if first["loc"] and str(first["loc"][0]) in given:
         return f"{field}: {reason}, got {first['input']!r:.80}"

@@ -43,16 +43,16 @@ class Mailbox:
         return drained
 
     def request_stop(self) -> None:
-        """Asks the training to stop."""
+        """Requests the training to stop."""
         self._stop = True
 
     def stop_requested(self) -> bool:
-        """Whether the driver has asked the training to stop."""
+        """Whether the driver has requested the training to stop."""
         return self._stop
 
     @classmethod
     def on_this_node(cls) -> Any:
-        """A handle to a new mailbox on the driver's node, which lives as long as the driver does."""
+        """A handle to a new mailbox on the driver's node, which ends with the driver."""
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         return ray.remote(cls).options(num_cpus=0, scheduling_strategy=here).remote()
 
@@ -74,7 +74,7 @@ class MailboxClient:
         self._actor.post.remote(record)
 
     def stop_requested(self) -> bool:
-        """Whether this process or the driver was asked to stop."""
+        """Whether this process or the driver has a request to stop."""
         if self._is_rank0 and not self._stop:
             self._poll()
         return self._stop or shutdown.requested()

@@ -213,7 +213,7 @@ def register(uri: str, step: int) -> None:
 
 
 class _Drain:
-    """Whether Ray knows that a node of this group is about to leave. All ranks get the answer of rank 0."""
+    """Whether Ray is about to remove a node of this group. All ranks get the answer of rank 0."""
 
     def __init__(self) -> None:
         self.seen = False

@@ -1,6 +1,6 @@
 """Attention among the tokens of each sequence, for packed tokens and for padded rows.
 
-The encoder keeps its hidden states flat, ``[T, hidden]``. A layout knows which tokens form a sequence
+The encoder keeps its hidden states flat, ``[T, hidden]``. A layout records which tokens form a sequence
 and computes attention within each sequence: with variable-length FlashAttention
 (``torch.nn.attention.varlen``) on the flat tensors, or with SDPA on padded rows.
 """
@@ -176,7 +176,7 @@ def _varlen_obstacle(config: ModelConfig, device: torch.device, dtype: torch.dty
 
 
 def _has_windows() -> bool:
-    """Whether the kernel of this torch knows windows; that of the first releases did not."""
+    """Whether the kernel of this torch supports windows; that of the first releases did not."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "window_size" in inspect.signature(varlen_attn).parameters

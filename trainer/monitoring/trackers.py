@@ -255,7 +255,7 @@ def open_trackers(names: Sequence[str], run_uri: str, name: str, project: str) -
 
 
 def _run_id(run_uri: str) -> str:
-    """The id of the run in every tracker. It lies in the run's folder, so a new folder is a new run."""
+    """The id of the run in every tracker. It is stored in the run's folder, so a new folder is a new run."""
     uri = storage.join(run_uri, ID_FILE)
     storage.put_if_absent(uri, json.dumps({"id": secrets.token_hex(8)}).encode())
     return str(parse_json(storage.read_bytes(uri))["id"])

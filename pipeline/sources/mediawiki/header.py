@@ -62,7 +62,7 @@ def head_encoding(head: bytes, uri: str) -> str:
 def parse_header(head: bytes, uri: str, lang: str | None) -> WikiHeader:
     """Parses the header from the first bytes of a dump (UTF-8, at least up to its first page).
 
-    ``lang``, the language from the config, overrides what the dump says. If the file's name and its siteinfo
+    ``lang``, the language from the config, overrides that of the dump. If the file's name and its siteinfo
     belong to different Wikimedia wikis (as in a test dump that was cut by hand), the name wins, the
     siteinfo's namespaces are ignored, and a note says so. Raises InputError if the file is not a dump, has a
     DOCTYPE (whose entities could grow without bound), or does not give its language.

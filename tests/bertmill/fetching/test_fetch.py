@@ -142,7 +142,7 @@ def test_retry_after_is_kept(
     assert [round(seconds) for seconds in slept] == [500]
     server.plan = lambda request: "wait7200" if request.is_file else ""
     assert fetch(server, tmp_path, wikis="is") == 2
-    assert "gave up, because the server asks to wait 7200 s" in capsys.readouterr().err
+    assert "gave up, because the server requests a wait of 7200 s" in capsys.readouterr().err
 
 
 def interrupted(server: DumpServer, target: object, monkeypatch: pytest.MonkeyPatch) -> None:

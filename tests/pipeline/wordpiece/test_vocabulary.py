@@ -278,7 +278,7 @@ def test_a_missing_vocabulary_and_an_unknown_case_are_reported(tmp_path: Path) -
     with pytest.raises(CorpusError, match="unknown whether it is cased"):
         load_vocabulary(str(tmp_path))
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    with pytest.raises(CorpusError, match=r"tokenizer_config.json: does not say do_lower_case"):
+    with pytest.raises(CorpusError, match=r"tokenizer_config.json: has no do_lower_case"):
         load_vocabulary(str(tmp_path))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
     assert load_vocabulary(str(tmp_path)).cased
