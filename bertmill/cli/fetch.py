@@ -78,14 +78,14 @@ def run(arguments: argparse.Namespace) -> int:
         all_or_nothing=not arguments.all,
     )
     try:
-        Fetcher(plan, _say).run()
+        Fetcher(plan, _print_line).run()
     except KeyboardInterrupt:
-        _say("interrupted; the same command resumes")
+        _print_line("interrupted; the same command resumes")
         return 130
     return 0
 
 
-def _say(line: str) -> None:
+def _print_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 

@@ -54,10 +54,10 @@ class _Version:
 
 
 class Fetcher:
-    """Fetches the dumps of a plan. ``say`` gets a line for every complete dump and lines of progress."""
+    """Fetches the dumps of a plan. ``report`` gets a line for every complete dump, and progress lines."""
 
-    def __init__(self, plan: FetchPlan, say: Callable[[str], None]) -> None:
-        self._plan, self._say = plan, say
+    def __init__(self, plan: FetchPlan, report: Callable[[str], None]) -> None:
+        self._plan, self._report = plan, report
         self._progress = FetchProgress()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
@@ -93,7 +93,7 @@ class Fetcher:
                 else:
                     later += following
             if self._progress.is_due(PROGRESS_SECONDS):
-                self._say(self._progress.line())
+                self._report(self._progress.line())
         return later
 
     def _outcome(self, task: _Task, job: "Future[list[_Task]]") -> list[_Task]:
@@ -127,7 +127,7 @@ class Fetcher:
         folder = self._folder(wiki, date)
         complete = folder.is_complete()
         if complete:
-            self._say(f"{wiki} {date}: already complete: {folder.uri}")
+            self._report(f"{wiki} {date}: already complete: {folder.uri}")
         return complete
 
     def _start(self, version: _Version) -> list[_Task]:
@@ -171,11 +171,11 @@ class Fetcher:
         if latest.files != dump.files:
             if version.number == _VERSIONS:
                 raise StorageError(f"{dump.url}: the server keeps replacing its files; try again later")
-            self._say(f"{dump.wiki} {dump.date}: the server has replaced files, fetching them again")
+            self._report(f"{dump.wiki} {dump.date}: the server has replaced files, fetching them again")
             return self._start(_Version(latest, folder, version.number + 1))
         size = folder.finish(dump)
         files = f"{len(dump.files)} file{'s' if len(dump.files) > 1 else ''}"
-        self._say(f"{dump.wiki} {dump.date}: {files}, {size / 1e6:,.1f} MB, checked: {folder.uri}")
+        self._report(f"{dump.wiki} {dump.date}: {files}, {size / 1e6:,.1f} MB, checked: {folder.uri}")
         return []
 
     def _raise_failures(self) -> None:
@@ -183,5 +183,5 @@ class Fetcher:
             raise next(iter(self._failures.values()))
         if self._failures:
             for wiki, error in sorted(self._failures.items()):
-                self._say(f"failed: {wiki}: {error}")
+                self._report(f"failed: {wiki}: {error}")
             raise InputError(f"{len(self._failures)} wikis failed: {', '.join(sorted(self._failures))}")

@@ -161,7 +161,7 @@ class WorkerGroup:
                 raise shutdown.Interrupted(self._place())
             if not self._started and now > next_line:
                 next_line = now + BETWEEN_LINES
-                self._say_what_is_missing(now - begun, limit)
+                self._log_missing_resources(now - begun, limit)
 
     def _place(self) -> str:
         missing = None if self._started else self._missing()
@@ -170,7 +170,7 @@ class WorkerGroup:
     def _missing(self) -> str | None:
         return shortage(bundle_of(self._config), self._config.workers.num_workers)
 
-    def _say_what_is_missing(self, seconds: float, limit: float | None) -> None:
+    def _log_missing_resources(self, seconds: float, limit: float | None) -> None:
         missing = self._missing()
         if missing is None:
             return
