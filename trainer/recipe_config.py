@@ -65,7 +65,7 @@ class LengthWarmup(Section):
 
 
 class BatchWarmup(Section):
-    """Batch size warm-up: smaller global batches at the start of a phase, growing in equal stairs."""
+    """Batch size warm-up: smaller global batches at the start of a phase, growing in equal steps."""
 
     start: Positive
     """Sequences in the first global batch."""

@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         "--node-memory-gb",
         type=amount,
         metavar="GB",
-        help="memory of a node of the build; a build that does not fit exits with status 2 (default: 4 GB a core)",
+        help="memory of a build node; a build that does not fit exits with status 2 (default: 4 GB a core)",
     )
     parser.add_argument(
         "--input-gb",

@@ -87,7 +87,7 @@ def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
         raise explained(error, uri, operation) from error
 
 
-def _ask(method: str, **request: Any) -> dict[str, Any]:
+def _send(method: str, **request: Any) -> dict[str, Any]:
     # The client is looked up at each attempt, because it may have had no credentials at the last one.
     answer: dict[str, Any] = getattr(client(), method)(**request)
     return answer
@@ -154,7 +154,7 @@ def list_files(uri: str) -> Iterator[FileInfo]:
 
 def _page(request: dict[str, Any], token: str) -> dict[str, Any]:
     """One page of a listing. Raises HalfAnswerError for a malformed page, which must not pass for empty."""
-    page = _ask("list_objects_v2", **request)
+    page = _send("list_objects_v2", **request)
     if "IsTruncated" not in page:
         raise retries.HalfAnswerError("the response is not a listing")
     following = page.get(f"Next{token}")
@@ -229,7 +229,7 @@ def delete_prefix(uri: str) -> None:
     keys = [info.uri.removeprefix(f"s3://{bucket}/") for info in list_files(uri)]
     for first in range(0, len(keys), 1000):
         batch = {"Objects": [{"Key": name} for name in keys[first : first + 1000]], "Quiet": True}
-        answer = _call(uri, "delete", partial(_ask, "delete_objects", Bucket=bucket, Delete=batch))
+        answer = _call(uri, "delete", partial(_send, "delete_objects", Bucket=bucket, Delete=batch))
         for problem in answer.get("Errors", []):
             raise StorageError(f"s3://{bucket}/{problem['Key']}: delete: {problem.get('Code')}")
 
@@ -245,7 +245,7 @@ def abort_uploads(uri: str, older_than: float) -> int:
     request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
     more = True
     while more:
-        page = _call(uri, "list uploads", partial(_ask, "list_multipart_uploads", **request))
+        page = _call(uri, "list uploads", partial(_send, "list_multipart_uploads", **request))
         markers = {name: page.get(f"Next{name}") or "" for name in ("KeyMarker", "UploadIdMarker")}
         moved = any(markers.values()) and not markers.items() <= request.items()
         more = moved and bool(page.get("IsTruncated"))

@@ -1,4 +1,4 @@
-"""What errors of S3 mean: which of them pass, and what a user can do about the others."""
+"""The errors of S3: which of them are transient, and what a user can do about the others."""
 
 import http.client
 from http import HTTPStatus

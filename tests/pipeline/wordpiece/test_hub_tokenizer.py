@@ -108,7 +108,7 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"),
         trainers.BpeTrainer(vocab_size=90, special_tokens=SPECIAL, end_of_word_suffix="</w>"),
     )
-    with pytest.raises(CorpusError, match="marks the end of words"):
+    with pytest.raises(CorpusError, match="marks where words end"):
         load_hub_tokenizer(write_tokenizer(tmp_path, suffixed))
     uri = write_tokenizer(tmp_path, unigram())
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<nothing>"}')
