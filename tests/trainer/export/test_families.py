@@ -167,7 +167,7 @@ def test_each_field_of_a_config_is_used_neutral_or_refused(family: str, tmp_path
         ("bert", {"is_decoder": True}, "is_decoder"),
         ("roberta", {"hidden_act": "gelu_new"}, "hidden_act"),
         ("roberta", {"max_position_embeddings": 3}, "max_positions"),
-        ("distilbert", {"hidden_size": 32}, "hidden_size: bertmill does not know"),
+        ("distilbert", {"hidden_size": 32}, "hidden_size: unknown field"),
         ("albert", {"inner_group_num": 2}, "inner_group_num"),
         ("modernbert", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling"),
         ("modernbert", {"global_rope_theta": 99.0}, "global_rope_theta is 99.0"),
