@@ -17,7 +17,7 @@ from tests.waiting import HANG_SECONDS, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
-STEPS = 300
+STEPS = 100
 
 
 @pytest.fixture

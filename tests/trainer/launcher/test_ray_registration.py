@@ -132,10 +132,10 @@ def test_a_frozen_worker_is_given_up_in_the_time_set(
 
     thread = threading.Thread(target=freeze)
     thread.start()
-    result = fit(config_of(tmp_path, manifest, 400, timeout=20), lambda record: None)
+    result = fit(config_of(tmp_path, manifest, 120, timeout=20), lambda record: None)
     thread.join()
     history = History(run)
-    assert sorted(history.samples()) == list(range(400))
+    assert sorted(history.samples()) == list(range(120))
     assert len(history.steps_of_attempts()) == 2
     assert result.checkpoint is not None
     assert result.checkpoint.path == list_folders(str(run))[0].uri

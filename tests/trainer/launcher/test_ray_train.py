@@ -81,7 +81,7 @@ def test_a_killed_worker_is_replaced_and_the_run_is_that_of_forked_processes(
     ray_session: RayCluster, tmp_path: Path, manifest: Path
 ) -> None:
     """It is killed more often than workers.max_failures, but each time after a new checkpoint."""
-    config, run = config_of(tmp_path, manifest, steps=400, max_failures=1), tmp_path / "runs" / "run"
+    config, run = config_of(tmp_path, manifest, steps=120, max_failures=1), tmp_path / "runs" / "run"
     process = job(ray_session, config)
     for attempt in ("000001", "000002"):
         wait_until(partial(has_checkpoint, run, attempt), process)
@@ -91,9 +91,9 @@ def test_a_killed_worker_is_replaced_and_the_run_is_that_of_forked_processes(
     assert "resumes after step" in output
     assert "status         finished" in output
     history = History(run)
-    assert sorted(history.samples()) == list(range(400))
+    assert sorted(history.samples()) == list(range(120))
     (tmp_path / "whole").mkdir()
-    Group(config_of(tmp_path / "whole", manifest, steps=400), ranks=2).finish()
+    Group(config_of(tmp_path / "whole", manifest, steps=120), ranks=2).finish()
     whole = History(tmp_path / "whole" / "runs" / "run")
     assert history.samples() == whole.samples()
     assert history.losses() == whole.losses()
@@ -102,17 +102,17 @@ def test_a_killed_worker_is_replaced_and_the_run_is_that_of_forked_processes(
 def test_a_restarted_driver_resumes_after_a_kill(
     ray_session: RayCluster, tmp_path: Path, manifest: Path
 ) -> None:
-    config, run = config_of(tmp_path, manifest, steps=400), tmp_path / "runs" / "run"
+    config, run = config_of(tmp_path, manifest, steps=120), tmp_path / "runs" / "run"
     process = job(ray_session, config)
     wait_until(lambda: has_checkpoint(run))
     process.kill()
     process.communicate()
     wait_until(lambda: not workers_of(run))
     done = steps_written(run)
-    assert done < 400
+    assert done < 120
     output = finish(job(ray_session, config))
     assert "resumes after step" in output
-    assert sorted(History(run).samples()) == list(range(400))
+    assert sorted(History(run).samples()) == list(range(120))
 
 
 def _has_steps(run: Path, attempt: int) -> bool:
