@@ -55,7 +55,7 @@ def test_numbers_are_in_the_unit_of_the_files(pretrained: str, tmp_path: Path) -
     path.write_text("sentence\tsentence2\ncat dog mat\tw3 w4 cat\n")
     (found,) = Predictor(str(tmp_path / "out")).predict(str(path))
     assert found["row"] == 2
-    assert found["value"] == pytest.approx(120, abs=5)
+    assert 100 < found["value"] < 140  # the model learns on values with mean 0 and deviation 1
 
 
 def test_every_word_of_a_long_sentence_gets_a_tag(pretrained: str, tmp_path: Path) -> None:
