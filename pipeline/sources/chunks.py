@@ -24,6 +24,10 @@ from schemas.redaction import public_uri
 
 _PROBE_BYTES = 1 << 16
 
+BOMB_BYTES = 1 << 30
+_BOMB_RATIO = 200
+"""A file that grows beyond both is no text but a decompression bomb: text grows about tenfold."""
+
 _SUFFIXES = {".bz2": "bz2", ".gz": "gz", ".zst": "zst", ".xz": "xz"}
 _NAMES = {"bz2": "bzip2", "gz": "gzip", "zst": "Zstandard", "xz": "xz"}
 _MAGIC = {"bz2": b"BZh", "gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "xz": b"\xfd7zXZ\x00"}
@@ -126,7 +130,7 @@ def _plain_chunks(file: BinaryIO, start: int, end: int) -> Iterator[Chunk]:
 
 def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]:
     read = _open_whole(file, compression).read
-    offset = 0
+    offset = decompressed = 0
     while True:
         try:
             data = read(OUTPUT_BYTES)
@@ -140,6 +144,11 @@ def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]
             return
         yield Chunk(data, True, offset)
         offset = file.tell()
+        decompressed += len(data)
+        if decompressed > max(BOMB_BYTES, _BOMB_RATIO * offset):
+            raise InputError(
+                f"{uri}: {offset} bytes of {_NAMES[compression]} data became {decompressed}: no text does"
+            )
 
 
 def _open_whole(file: BinaryIO, compression: str) -> IO[bytes]:

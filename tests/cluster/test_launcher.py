@@ -143,6 +143,12 @@ def test_mistake_in_a_machine_is_caught(cloud: str, key: str, value: object) -> 
     assert _machine_faults(cloud, {**node, key: value}) != ""
 
 
+def test_ray_opens_no_port_of_its_own_on_aws() -> None:
+    """Ray adds rules, SSH from anywhere among them, only to security groups that it makes."""
+    for name, kind in _load("aws")["available_node_types"].items():
+        assert kind["node_config"]["SecurityGroupIds"], name
+
+
 def test_clouds_agree_where_they_can() -> None:
     aws, gcp = _load("aws"), _load("gcp")
     for key in ("docker", "file_mounts", "head_start_ray_commands", "worker_start_ray_commands"):

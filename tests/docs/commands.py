@@ -222,8 +222,19 @@ def _sky(words: list[str]) -> None:
 
 
 def _aws(words: list[str]) -> None:
-    if words[:2] != ["eks", "update-kubeconfig"]:
-        raise ValueError(f"aws {' '.join(words[:2])}")
+    """A command that the AWS CLI adds, or an operation of a service with options that the operation has."""
+    if words[:2] == ["eks", "update-kubeconfig"]:
+        return
+    import botocore.session
+    from botocore import xform_name
+
+    service = botocore.session.get_session().get_service_model(words[0])
+    operations = {xform_name(name, "-"): name for name in service.operation_names}
+    shape = service.operation_model(operations[words[1]]).input_shape
+    options = {xform_name(name, "-") for name in shape.members} | {"query", "output"}
+    unknown = {word[2:] for word in words if word.startswith("--")} - options
+    if unknown:
+        raise ValueError(f"aws {' '.join(words[:2])}: no option {sorted(unknown)}")
 
 
 def _source(words: list[str]) -> None:

@@ -11,14 +11,18 @@ from jsonschema import Draft202012Validator
 
 from tests.infra.tools import run_tool
 
-SCHEMAS = Path(__file__).parent / "schemas" / "kuberay.json.gz"
+SCHEMAS = Path(__file__).parent / "schemas" / "crds.json.gz"
 KUBERNETES_VERSION = "1.33.0"
 
 
 @cache
-def _ray_validator(kind: str) -> Draft202012Validator:
+def _validators() -> dict[str, Draft202012Validator]:
+    """Validator by kind, of the resources that CRDs define."""
     data = json.loads(gzip.decompress(SCHEMAS.read_bytes()))
-    return Draft202012Validator({"$defs": data["$defs"], **data["kinds"][kind]})
+    return {
+        kind: Draft202012Validator({"$defs": data["$defs"], **schema})
+        for kind, schema in data["kinds"].items()
+    }
 
 
 def render(overlay: Path) -> list[dict[str, Any]]:
@@ -31,8 +35,8 @@ def render(overlay: Path) -> list[dict[str, Any]]:
 
 def faults(resource: dict[str, Any]) -> list[str]:
     """What is wrong with ``resource``, one line for each fault, with its place."""
-    if resource.get("apiVersion") == "ray.io/v1":
-        validator = _ray_validator(resource["kind"])
+    validator = _validators().get(resource["kind"])
+    if validator is not None:
         found = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))
         return [f"{'.'.join(map(str, error.path))}: {error.message}" for error in found]
     return _core_faults(resource)

@@ -10,6 +10,7 @@ import yaml
 
 from cluster.ray_cluster import metrics
 from tests.infra import dashboard
+from tests.infra.kubernetes import faults, render
 from tests.infra.tools import ROOT, run_tool
 
 FOLDER = ROOT / "infra" / "prometheus"
@@ -36,6 +37,24 @@ def test_rules_are_valid_and_do_what_their_tests_say() -> None:
     assert check.returncode == 0, check.stdout + check.stderr
     tests = run_tool("promtool", "test", "rules", str(FOLDER / "rules_test.yaml"))
     assert tests.returncode == 0, tests.stdout + tests.stderr
+
+
+def test_the_prometheus_operator_gets_the_same_rules_and_finds_the_pods() -> None:
+    resources = {one["kind"]: one for one in render(FOLDER / "operator")}
+    assert [fault for one in resources.values() for fault in faults(one)] == []
+    groups = yaml.safe_load((FOLDER / "rules.yaml").read_text())["groups"]
+    assert resources["PrometheusRule"]["spec"]["groups"] == groups
+    monitor = resources["PodMonitor"]["spec"]
+    (scrape,) = yaml.safe_load((FOLDER / "kubernetes.yaml").read_text())["scrape_configs"]
+    by_label, by_port, renamed = scrape["relabel_configs"]
+    ((label, value),) = monitor["selector"]["matchLabels"].items()
+    source = "__meta_kubernetes_pod_label_" + re.sub(r"\W", "_", label)
+    assert (by_label["source_labels"], by_label["regex"]) == ([source], value)
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    assert by_port["regex"] == endpoint["port"]
+    assert endpoint["relabelings"] == [
+        {"sourceLabels": renamed["source_labels"], "targetLabel": renamed["target_label"]}
+    ]
 
 
 def test_every_alert_is_tested_to_fire_and_to_be_quiet() -> None:

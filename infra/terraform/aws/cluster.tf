@@ -3,6 +3,8 @@ resource "aws_eks_cluster" "this" {
   role_arn = aws_iam_role.control_plane.arn
   version  = var.kubernetes_version
 
+  enabled_cluster_log_types = ["api", "audit", "authenticator"]
+
   access_config {
     authentication_mode                         = "API"
     bootstrap_cluster_creator_admin_permissions = true
@@ -24,6 +26,8 @@ resource "aws_eks_addon" "this" {
   cluster_name                = aws_eks_cluster.this.name
   addon_name                  = each.value
   resolve_conflicts_on_create = "OVERWRITE"
+  # Otherwise the network policies of cluster/kuberay have no effect.
+  configuration_values = each.value == "vpc-cni" ? jsonencode({ enableNetworkPolicy = "true" }) : null
 }
 
 # This one needs nodes. The others must exist before the nodes.
@@ -44,9 +48,13 @@ resource "aws_eks_node_group" "this" {
   capacity_type  = each.value.capacity
   instance_types = each.value.instance_types
   ami_type       = each.value.ami_type
-  disk_size      = each.value.disk_gib
   labels         = each.value.labels
   tags           = each.value.tags
+
+  launch_template {
+    id      = aws_launch_template.nodes[each.key].id
+    version = aws_launch_template.nodes[each.key].latest_version
+  }
 
   scaling_config {
     min_size     = each.value.min

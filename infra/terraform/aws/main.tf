@@ -8,6 +8,8 @@ module "plan" {
   cpu_nodes         = var.cpu_nodes
   gpu_nodes         = var.gpu_nodes
   gpu_instance_type = var.gpu_instance_type
+  efa_cards         = var.efa_cards
+  local_nvme        = var.local_nvme
   spot              = var.spot
   old_version_days  = var.old_version_days
   stale_upload_days = var.stale_upload_days

@@ -42,3 +42,17 @@ resource "helm_release" "device_plugin" {
   })]
   depends_on = [aws_eks_node_group.this]
 }
+
+resource "helm_release" "efa_plugin" {
+  count      = var.gpu_nodes > 0 && var.efa_cards > 0 ? 1 : 0
+  name       = "aws-efa-k8s-device-plugin"
+  repository = "https://aws.github.io/eks-charts"
+  chart      = "aws-efa-k8s-device-plugin"
+  version    = var.efa_plugin_version
+  namespace  = "kube-system"
+  values = [yamlencode({
+    nodeSelector = { "bertmill/pool" = "gpu" }
+    tolerations  = [{ operator = "Exists" }]
+  })]
+  depends_on = [aws_eks_node_group.this]
+}

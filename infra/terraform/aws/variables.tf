@@ -56,6 +56,24 @@ variable "gpu_instance_type" {
   default     = "p4d.24xlarge"
 }
 
+variable "efa_cards" {
+  description = "EFA network cards of a GPU worker: 4 of p4d.24xlarge, 32 of p5.48xlarge, 0 for plain TCP."
+  type        = number
+  default     = 4
+}
+
+variable "efa_plugin_version" {
+  description = "Version of the chart of AWS's EFA device plugin."
+  type        = string
+  default     = "v0.5.7"
+}
+
+variable "local_nvme" {
+  description = "Whether CPU workers have local disks for what Ray spills. GPU workers always use theirs."
+  type        = bool
+  default     = false
+}
+
 variable "gpu_zone" {
   description = "Which of the region's first three zones has the GPU workers: 0, 1 or 2. Not every zone has every type."
   type        = number

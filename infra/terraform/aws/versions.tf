@@ -1,5 +1,13 @@
 terraform {
-  required_version = ">= 1.9"
+  required_version = ">= 1.10"
+
+  # The bucket and the region of the state are given to `terraform init` (docs/guides/kubernetes.md).
+  backend "s3" {
+    key          = "bertmill/terraform.tfstate"
+    encrypt      = true
+    use_lockfile = true
+  }
+
   required_providers {
     aws = {
       source  = "hashicorp/aws"

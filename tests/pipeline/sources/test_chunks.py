@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from pipeline.sources import chunks
 from pipeline.sources.chunks import compression_of, read_chunks, transcode
 from schemas.errors import InputError
 
@@ -18,9 +19,9 @@ TEXT = b"".join(b"line %d of some text\n" % number for number in range(100_000))
 
 def _read(path: Path, compression: str, start: int = 0, end: int | None = None) -> tuple[bytes, bytes]:
     size = path.stat().st_size
-    chunks = list(read_chunks(str(path), compression, start, size if end is None else end, size))
-    owned = b"".join(chunk.data for chunk in chunks if chunk.owned)
-    return owned, b"".join(chunk.data for chunk in chunks if not chunk.owned)
+    pieces = list(read_chunks(str(path), compression, start, size if end is None else end, size))
+    owned = b"".join(chunk.data for chunk in pieces if chunk.owned)
+    return owned, b"".join(chunk.data for chunk in pieces if not chunk.owned)
 
 
 @pytest.mark.parametrize(
@@ -145,3 +146,19 @@ def test_utf_16_becomes_utf_8_and_damage_in_it_is_named(tmp_path: Path) -> None:
     path.write_bytes("abc".encode("utf-16")[:-1])
     with pytest.raises(InputError, match="not utf-16 text"):
         list(transcode(read_chunks(str(path), "", 0, 7, 7), str(path), "utf-16"))
+
+
+@pytest.mark.parametrize(
+    ("compression", "pack"),
+    [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstandard.ZstdCompressor().compress)],
+)
+def test_a_decompression_bomb_is_refused_and_dense_text_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, pack: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(chunks, "BOMB_BYTES", 1 << 20)
+    path = tmp_path / f"bomb.{compression}"
+    path.write_bytes(pack(bytes(64 << 20)))
+    with pytest.raises(InputError, match=r"became \d+: no text does"):
+        _read(path, compression)
+    path.write_bytes(pack(TEXT))
+    assert _read(path, compression) == (TEXT, b"")

@@ -11,10 +11,12 @@ locals {
   # Shared by both kinds of capacity. cluster/kuberay selects nodes by these labels.
   workers = {
     cpu = {
-      instance_types = ["m7i.4xlarge", "m7a.4xlarge", "m6i.4xlarge", "m6a.4xlarge"]
+      instance_types = var.local_nvme ? ["m6id.4xlarge", "m6idn.4xlarge", "m5d.4xlarge", "m5ad.4xlarge"] : ["m7i.4xlarge", "m7a.4xlarge", "m6i.4xlarge", "m6a.4xlarge"]
       ami_type       = "AL2023_x86_64_STANDARD"
       max            = var.cpu_nodes
       disk_gib       = 250
+      local_nvme     = var.local_nvme
+      efa_cards      = 0
       taints         = {}
     }
     gpu = {
@@ -22,6 +24,8 @@ locals {
       ami_type       = "AL2023_x86_64_NVIDIA"
       max            = var.gpu_nodes
       disk_gib       = 600
+      local_nvme     = true # all GPU machines of the size that cluster/kuberay asks for have some
+      efa_cards      = var.efa_cards
       taints         = { "nvidia.com/gpu" = "present" }
     }
   }
@@ -52,6 +56,8 @@ locals {
       min            = 1
       max            = 4
       disk_gib       = 100
+      local_nvme     = false
+      efa_cards      = 0
       labels         = { "bertmill/pool" = "head" }
       taints         = {}
     }
@@ -63,12 +69,35 @@ output "node_groups" {
   value = {
     for name, group in merge(local.head, local.on_demand, local.spot) : name => merge(group, {
       # The autoscaler starts the first node of a group only for a pod that fits. It reads CPUs, memory and GPUs
-      # from the instance type, and the disk from this tag: the nine tenths that the kubelet offers to pods.
-      tags = {
-        "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage" = "${floor(group.disk_gib * 0.9) - 2}Gi"
-      }
+      # from the instance type, and the disk from this tag: the nine tenths that the kubelet offers to pods. Local
+      # disks are larger. The other tag tells it the network cards.
+      tags = merge(
+        { "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage" = "${floor(group.disk_gib * 0.9) - 2}Gi" },
+        group.efa_cards > 0 ? { "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa" = tostring(group.efa_cards) } : {},
+      )
     }) if group.max > 0
   }
+}
+
+# Read by nodeadm of Amazon Linux 2023. Pods' emptyDir volumes, to which Ray spills, are then on the local disks.
+output "local_nvme_user_data" {
+  description = "User data that joins a node's local disks to one file system for the kubelet and containers."
+  value       = <<-EOT
+    MIME-Version: 1.0
+    Content-Type: multipart/mixed; boundary="//"
+
+    --//
+    Content-Type: application/node.eks.aws
+
+    apiVersion: node.eks.aws/v1alpha1
+    kind: NodeConfig
+    spec:
+      instance:
+        localStorage:
+          strategy: RAID0
+
+    --//--
+  EOT
 }
 
 output "tags" {

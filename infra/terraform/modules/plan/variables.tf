@@ -48,6 +48,22 @@ variable "gpu_instance_type" {
   default     = "p4d.24xlarge"
 }
 
+variable "efa_cards" {
+  description = "EFA network cards of a GPU worker: 4 of p4d.24xlarge, 32 of p5.48xlarge, 0 for plain TCP."
+  type        = number
+  default     = 4
+  validation {
+    condition     = var.efa_cards >= 0 && var.efa_cards <= 32
+    error_message = "efa_cards: 0 to 32."
+  }
+}
+
+variable "local_nvme" {
+  description = "Whether CPU workers have local disks for what Ray spills. GPU workers always use theirs."
+  type        = bool
+  default     = false
+}
+
 variable "spot" {
   description = "Whether to create spot versions of the worker groups, too."
   type        = bool

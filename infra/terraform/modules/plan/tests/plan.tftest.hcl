@@ -50,6 +50,45 @@ run "defaults" {
   }
 }
 
+run "network_and_local_disks" {
+  command = plan
+  assert {
+    condition     = alltrue([for name, group in output.node_groups : (group.efa_cards == 4) == startswith(name, "gpu")])
+    error_message = "GPU nodes have EFA and no others"
+  }
+  assert {
+    condition = alltrue([
+      for name, group in output.node_groups :
+      lookup(group.tags, "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa", "0") == tostring(group.efa_cards)
+    ])
+    error_message = "the autoscaler knows the network cards of a group without nodes"
+  }
+  assert {
+    condition     = alltrue([for name, group in output.node_groups : group.local_nvme == startswith(name, "gpu")])
+    error_message = "only GPU nodes have local disks by default"
+  }
+  assert {
+    condition     = yamldecode(split("\n\n", output.local_nvme_user_data)[2]).spec.instance.localStorage.strategy == "RAID0"
+    error_message = "the kubelet's folder is on the local disks"
+  }
+}
+
+run "local_disks_of_cpu_nodes" {
+  command = plan
+  variables {
+    local_nvme = true
+    efa_cards  = 0
+  }
+  assert {
+    condition     = alltrue([for kind in output.node_groups["cpu"].instance_types : can(regex("^m[0-9]+[a-z]*d[a-z]*\\.", kind))])
+    error_message = "instance types with local disks have a d after the generation"
+  }
+  assert {
+    condition     = length(output.node_groups["gpu"].tags) == 1
+    error_message = "without EFA no tag of it"
+  }
+}
+
 run "without_gpus_and_spot" {
   command = plan
   variables {
@@ -87,9 +126,10 @@ run "bad_numbers" {
   variables {
     cpu_nodes         = -1
     gpu_nodes         = 100
+    efa_cards         = 33
     old_version_days  = 0
     stale_upload_days = 0
     run_days          = 7
   }
-  expect_failures = [var.cpu_nodes, var.gpu_nodes, var.old_version_days, var.stale_upload_days, var.run_days]
+  expect_failures = [var.cpu_nodes, var.gpu_nodes, var.efa_cards, var.old_version_days, var.stale_upload_days, var.run_days]
 }

@@ -1,9 +1,9 @@
-"""Makes kuberay.json.gz out of KubeRay's CRDs: strict (a misspelt key fails), and small.
+"""Makes crds.json.gz out of CRDs: strict (a misspelt key fails), and small.
 
-    python tests/infra/derive_kuberay_schema.py ray.io_rayclusters.yaml ray.io_rayjobs.yaml
+    python tests/infra/derive_crd_schema.py *.yaml
 
-The CRDs are those of ray-project/kuberay (Apache-2.0), helm-chart/kuberay-operator/crds. Equal parts
-(the pod template occurs many times) become one definition each.
+The CRDs are those of the repositories in SOURCE, all Apache-2.0. Equal parts (the pod template occurs many
+times) become one definition each.
 """
 
 import gzip
@@ -16,9 +16,11 @@ from typing import Any
 
 import yaml
 
-OUTPUT = Path(__file__).parent / "schemas" / "kuberay.json.gz"
+OUTPUT = Path(__file__).parent / "schemas" / "crds.json.gz"
 SOURCE = (
-    "ray-project/kuberay, commit feeaf72fa (2026-08-19), Apache-2.0: ray.io_rayclusters, ray.io_rayjobs v1"
+    "Apache-2.0: ray-project/kuberay v1.7.0 (ray.io_rayclusters, ray.io_rayjobs); "
+    "prometheus-operator/prometheus-operator 6adcebc50 (podmonitors, prometheusrules); "
+    "kubernetes-sigs/kueue ff69552e79 (clusterqueues, localqueues, resourceflavors)"
 )
 # What only the API server reads, or what a person reads.
 _DROPPED = ("description", "format", "default", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
@@ -46,12 +48,12 @@ def strict(schema: Any) -> Any:
 
 
 def resource(crd: dict[str, Any]) -> tuple[str, Any]:
-    """Kind and strict schema of the v1 resource that ``crd`` defines."""
+    """Kind and strict schema of the resource that ``crd`` defines, in the version that is stored."""
     kind = crd["spec"]["names"]["kind"]
-    version = next(one for one in crd["spec"]["versions"] if one["name"] == "v1")
+    version = next(one for one in crd["spec"]["versions"] if one["storage"])
     schema = strict(version["schema"]["openAPIV3Schema"])
     schema["properties"].pop("status", None)
-    schema["properties"]["apiVersion"] = {"const": "ray.io/v1"}
+    schema["properties"]["apiVersion"] = {"const": f"{crd['spec']['group']}/{version['name']}"}
     schema["properties"]["kind"] = {"const": kind}
     metadata: dict[str, dict[str, object]] = {name: {} for name in sorted(_METADATA)}
     schema["properties"]["metadata"] = {
@@ -59,7 +61,12 @@ def resource(crd: dict[str, Any]) -> tuple[str, Any]:
         "properties": metadata,
         "additionalProperties": False,
     }
-    schema["required"] = ["apiVersion", "kind", "metadata", "spec"]
+    schema["required"] = [
+        "apiVersion",
+        "kind",
+        "metadata",
+        *(["spec"] if "spec" in schema["properties"] else []),
+    ]
     return kind, schema
 
 
