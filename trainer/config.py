@@ -205,8 +205,9 @@ class Checkpoints(Section):
     """Also keep each checkpoint whose step is a multiple of this."""
     max_failed: Positive = 3
     """Failed saves in a row after which the run stops."""
-    format: Literal["whole", "sharded"] = "whole"
-    """whole: rank 0 saves everything. sharded: every rank saves a part, for many ranks and large models."""
+    format: Literal["auto", "whole", "sharded"] = "auto"
+    """whole: rank 0 saves everything. sharded: every rank saves a part. auto: sharded if several ranks save
+    more than 1 GB, or if there are at least 16."""
 
 
 class Workers(Section):

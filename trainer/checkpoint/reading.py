@@ -46,8 +46,23 @@ class LoadedCheckpoint:
         """Compares every file with the manifest. Raises CheckpointError that names the first bad one."""
         self._local = self._checked_files()
 
-    def load(self) -> TrainingState:
-        """The state, on the CPU. Raises CheckpointError that names the file."""
+    @property
+    def folder(self) -> Path | None:
+        """The local folder of the files, between ``verify`` and ``close``."""
+        return self._local
+
+    def use_verified(self, folder: Path) -> None:
+        """Loads the files from ``folder``, where another process of this machine has verified them.
+
+        The folder must stay until ``load`` has returned.
+        """
+        self._local = folder
+
+    def load(self, *, keep_files: bool = False) -> TrainingState:
+        """The state, on the CPU. Raises CheckpointError that names the file.
+
+        Removes the temporary copy, unless it must stay for other processes (``keep_files``).
+        """
         folder = self._local or self._checked_files()
         part_names = parts.parts_of(self.manifest.files)
         if part_names:
@@ -55,7 +70,8 @@ class LoadedCheckpoint:
         else:
             with_ema = EMA in self.manifest.files
             state = files.read_state(folder, self.run, self.uri, with_ema=with_ema)
-        self.close()
+        if not keep_files:
+            self.close()
         return state
 
     def _checked_files(self) -> Path:

@@ -112,6 +112,10 @@ class CheckpointStore:
         self._in_flight: Future[SaveResult] | None = None
         self._fenced: FencedError | None = None
 
+    def shard_among(self, ranks: int) -> None:
+        """Later saves consist of a part of each of ``ranks`` ranks, this one part 0."""
+        self._sharded_by = ranks
+
     def await_free(self) -> None:
         """Waits until no other process owns the run, and changes nothing.
 

@@ -33,6 +33,7 @@ from trainer.run.evaluate import ALL, evaluate_until
 from trainer.run.handshake import compare_ranks, open_common_corpus
 from trainer.run.hooks import CommitAnnouncer, Hooks
 from trainer.run.kernels import choose_kernels
+from trainer.run.node_copy import shared_checkpoint
 from trainer.run.profiling import ProfileWindow
 from trainer.run.reporting import Reporter
 from trainer.run.resume import (
@@ -44,7 +45,7 @@ from trainer.run.resume import (
     resume,
     state_of,
 )
-from trainer.run.room import check_room, state_bytes
+from trainer.run.room import check_room, is_sharded, state_bytes
 from trainer.run.saving import Saver
 from trainer.run.setup import (
     LearningRates,
@@ -124,9 +125,9 @@ class Trainer:
 
     def _resume(self, source: Source) -> None:
         """Loads the checkpoint. Raises on all ranks when one cannot load it or its config has changed."""
-        with self.ranks.together():
+        with shared_checkpoint(source, self.ranks) as checkpoint, self.ranks.together():
             self.position, self.changes = resume(
-                source, self.config, self.data.corpus, self.network, self.guard
+                checkpoint, self.config, self.data.corpus, self.network, self.guard
             )
             check_position(self.position, self.data.plan.total_steps)
             self.data.plan.leave_out((skip.step, skip.batches) for skip in self.position.skips)
@@ -139,6 +140,8 @@ class Trainer:
             **{f"{name} (SHA-256)": digest for name, digest in sorted(network.digests.items())},
         }
         compare_ranks(facts, ranks)
+        checkpoint_format, size = config.checkpoints.format, state_bytes(network)
+        self.sharded = is_sharded(checkpoint_format, size, ranks.world_size)
         check_trackers(config.logging.trackers, ranks)
         if config.data.check_shards and self.position.step == 0:
             check_all_shards(self.data.corpus, self.data.plan.orders, ranks)
@@ -147,7 +150,7 @@ class Trainer:
                 # Read again in the first step, mostly from the cache.
                 self.data.reader.read(self.position.step)
             if store is not None:
-                check_room(self.run_uri, state_bytes(network), config.checkpoints.format, ranks.world_size)
+                check_room(self.run_uri, size, checkpoint_format, ranks.world_size)
                 storage.check_writable(storage.join(self.run_uri, "attempts"))
 
     def _open_run(self, store: CheckpointStore | None, source: Source, cleanup: ExitStack) -> None:
@@ -156,7 +159,7 @@ class Trainer:
         self.attempt, now = claim(store, source, config, ranks)
         if now.uri != source.uri:
             self._resume(now)
-        self.saver = Saver(config, ranks, self.attempt, cleanup)
+        self.saver = Saver(config, ranks, self.attempt, cleanup, sharded=self.sharded)
         self.announcer = CommitAnnouncer(
             self.run_uri, self.attempt.folder_suffix, self.attempt.store, self.hooks
         )

@@ -12,7 +12,7 @@ from schemas.errors import BertmillError, CheckpointError, ConfigError
 from trainer.checkpoint.files import TrainingState
 from trainer.checkpoint.folders import newest_committed
 from trainer.checkpoint.manifest import CorpusReference, Position, RunState
-from trainer.checkpoint.reading import LoadedCheckpoint, open_checkpoint
+from trainer.checkpoint.reading import LoadedCheckpoint
 from trainer.checkpoint.store import CheckpointStore
 from trainer.config import TrainConfig
 from trainer.data.corpus import Corpus
@@ -70,7 +70,6 @@ def open_store(config: TrainConfig, ranks: Ranks, hooks: Hooks, cleanup: ExitSta
             keep=settings.keep,
             keep_every=settings.keep_every,
             max_failed=settings.max_failed,
-            sharded_by=ranks.world_size if settings.format == "sharded" else None,
             part_timeout=config.workers.collective_timeout_seconds,
         )
         cleanup.callback(_close_store, store)
@@ -173,7 +172,11 @@ def state_of(
 
 
 def resume(
-    source: Source, config: TrainConfig, corpus: Corpus, network: Network, guard: SpikeGuard
+    checkpoint: LoadedCheckpoint | None,
+    config: TrainConfig,
+    corpus: Corpus,
+    network: Network,
+    guard: SpikeGuard,
 ) -> tuple[Position, list[str]]:
     """Loads the checkpoint into ``network`` and ``guard``, or the start weights of a new run.
 
@@ -181,26 +184,23 @@ def resume(
 
     Raises ConfigError for changes that the config does not accept, CheckpointError.
     """
-    if source.uri is None:
+    if checkpoint is None:
         load_start_weights(config, corpus, network)
         if network.average is not None:
             network.average.restart()
         return Position(), []
-    # Rank 0 has verified every byte of it.
-    checkpoint = source.verified or open_checkpoint(source.uri)
-    with checkpoint:
-        vocabulary = checkpoint.run.corpus.vocabulary_sha256
-        if vocabulary not in (None, corpus.manifest.vocabulary.sha256):
-            raise ConfigError(
-                f"data.manifest: {corpus.uri} has another vocabulary than run {config.run.name!r} was trained"
-                " with, so its token ids mean other subwords; start a new run"
-            )
-        keep_start_digest(config, network, checkpoint.run)
-        now = identity_of(config, corpus.digest, network.digests)
-        changes = accepted_changes(
-            checkpoint.run.identity, now, field_defaults(config), config.run.name, config.run.accept_changes
+    vocabulary = checkpoint.run.corpus.vocabulary_sha256
+    if vocabulary not in (None, corpus.manifest.vocabulary.sha256):
+        raise ConfigError(
+            f"data.manifest: {corpus.uri} has another vocabulary than run {config.run.name!r} was trained"
+            " with, so its token ids mean other subwords; start a new run"
         )
-        _load_into(network, guard, checkpoint)
+    keep_start_digest(config, network, checkpoint.run)
+    now = identity_of(config, corpus.digest, network.digests)
+    changes = accepted_changes(
+        checkpoint.run.identity, now, field_defaults(config), config.run.name, config.run.accept_changes
+    )
+    _load_into(network, guard, checkpoint)
     for change in changes:
         logger.warning("run %s continues with a changed config: %s", config.run.name, change)
     position = checkpoint.run.position
@@ -220,7 +220,7 @@ def check_position(position: Position, total_steps: int) -> None:
 
 
 def _load_into(network: Network, guard: SpikeGuard, checkpoint: LoadedCheckpoint) -> None:
-    state = checkpoint.load()
+    state = checkpoint.load(keep_files=True)
     try:
         _check_dtypes(network.model.state_dict(), dict(state.model))
         network.model.load_state_dict(dict(state.model))

@@ -1,4 +1,4 @@
-"""Whether there is room for a checkpoint where it is written first."""
+"""The size of a checkpoint: whether it is saved in parts, and whether there is room for it."""
 
 import shutil
 import tempfile
@@ -8,6 +8,10 @@ from cluster import storage
 from cluster.storage import local_files
 from schemas.errors import CheckpointError
 from trainer.run.setup import Network
+
+_WHOLE_BYTES = 1_000_000_000
+_WHOLE_RANKS = 16
+"""Up to these, one rank writes a checkpoint within seconds and with one file of each kind."""
 
 _SPARE = 1.05
 """Names, headers and the manifest on top of the tensors."""
@@ -21,6 +25,17 @@ def state_bytes(network: Network) -> int:
     return weights + moments + sum(tensor.nbytes for tensor in average.values())
 
 
+def is_sharded(checkpoint_format: str, size: int, world_size: int) -> bool:
+    """Whether each rank saves a part of a checkpoint of ``size`` bytes (``checkpoints.format``).
+
+    >>> is_sharded("auto", 1_300_000_000, 2), is_sharded("auto", 1_300_000_000, 1)
+    (True, False)
+    """
+    if checkpoint_format == "auto":
+        return world_size > 1 and (size > _WHOLE_BYTES or world_size >= _WHOLE_RANKS)
+    return checkpoint_format == "sharded"
+
+
 def check_room(run_uri: str, size: int, checkpoint_format: str, world_size: int) -> None:
     """Raises CheckpointError when a checkpoint of ``size`` bytes does not fit.
 
@@ -30,7 +45,7 @@ def check_room(run_uri: str, size: int, checkpoint_format: str, world_size: int)
     folder = local_files.path_of(run_uri) if local else Path(tempfile.gettempdir())
     while not folder.exists():
         folder = folder.parent
-    if not local and checkpoint_format == "sharded":
+    if not local and is_sharded(checkpoint_format, size, world_size):
         size //= world_size
     needed, free = int(size * _SPARE), shutil.disk_usage(folder).free
     if free < needed:

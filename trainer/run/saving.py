@@ -16,14 +16,18 @@ from trainer.run.resume import Attempt
 class Saver:
     """The checkpoints of one rank: rank 0 writes and commits them, other ranks write parts if sharded."""
 
-    def __init__(self, config: TrainConfig, ranks: Ranks, attempt: Attempt, cleanup: ExitStack) -> None:
+    def __init__(
+        self, config: TrainConfig, ranks: Ranks, attempt: Attempt, cleanup: ExitStack, *, sharded: bool
+    ) -> None:
         self.store: CheckpointStore | None = attempt.store
         self.error: BertmillError | None = None
         """Why a save failed that must end the run; all ranks learn of it in the next step."""
         self._config = config.checkpoints
         self._ranks, self._attempt = ranks, attempt
         self._writer: CheckpointStore | PartWriter | None = attempt.store
-        if attempt.store is None and config.checkpoints.format == "sharded":
+        if sharded and attempt.store is not None:
+            attempt.store.shard_among(ranks.world_size)
+        elif sharded:
             writer = PartWriter(config.run.uri, attempt.folder_suffix, ranks.rank, ranks.world_size)
             cleanup.callback(writer.close)
             self._writer = writer
