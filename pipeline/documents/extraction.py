@@ -11,11 +11,11 @@ from pipeline.config import BuildConfig
 from pipeline.documents.cleaning import Cleaner, Skipped
 from pipeline.documents.filters import Filters
 from pipeline.documents.funnel import Funnel
-from pipeline.documents.reuse.previous_pages import KnownPage
-from pipeline.documents.reuse.unit_pages import FilePages, UnitPages
+from pipeline.documents.reuse.unit_pages import FilePages, PageEntry, UnitPages
 from pipeline.documents.rows import DocumentRows
 from pipeline.documents.time_limit import TimeLimit, TimeLimitError
 from pipeline.sources.documents import RawDocument, Skip
+from pipeline.sources.mediawiki.dumps import StoredPage, read_stored_pages
 from pipeline.sources.reader import read_unit
 from pipeline.sources.units import Unit
 from pipeline.text.normalize import count_lone_surrogates
@@ -49,21 +49,23 @@ def extract_unit(
         for file in unit.ranges:
             site = SiteInfo(file.lang, file.dbname, dict(file.site_namespaces))
             table = table_of(file)
-            extractor = _FileExtractor(
-                Cleaner(site, config, table, filters, unit.source),
-                limit,
-                funnel,
-                rows,
-                unit_pages.of_file(file, site, table, config) if unit_pages is not None else None,
-                unit.source,
-            )
-            for page in read_unit(file, config.extraction):
+            pages = unit_pages.of_file(file, site, table, config) if unit_pages is not None else None
+            cleaner = Cleaner(site, config, table, filters, unit.source)
+            extractor = _FileExtractor(cleaner, limit, funnel, rows, unit.source, pages)
+            for page in _read(file, config):
                 extractor.add(page)
                 if rows.full():
                     yield rows.take()
     if len(rows):
         yield rows.take()
     funnel.check(unit.uri)
+
+
+def _read(file: Unit, config: BuildConfig) -> Iterator[RawDocument | StoredPage | Skip]:
+    """The pages of a file. Those of a dump are not decoded yet, since they may be known."""
+    if file.kind == "wikimedia":
+        return read_stored_pages(file, config.extraction.max_page_chars)
+    return read_unit(file, config.extraction)
 
 
 class _FileExtractor:
@@ -75,24 +77,40 @@ class _FileExtractor:
         limit: TimeLimit,
         funnel: Funnel,
         rows: DocumentRows,
-        pages: FilePages | None,
         source: str,
+        pages: FilePages | None,
     ) -> None:
         self._cleaner, self._limit, self._funnel = cleaner, limit, funnel
         self._rows, self._pages, self._source = rows, pages, source
 
-    def add(self, page: RawDocument | Skip) -> None:
+    def add(self, page: RawDocument | StoredPage | Skip) -> None:
         """Adds a row for the page, or skips it. Counts either."""
+        if isinstance(page, StoredPage):
+            self._add_stored(page)
+        else:
+            self._add_decoded(page, None)
+
+    def _add_stored(self, page: StoredPage) -> None:
+        entry = self._pages.entry(page) if self._pages is not None else None
+        known = entry.find() if entry is not None else None
+        if entry is None or known is None:
+            self._add_decoded(page.decoded(), entry)
+            return
+        self._funnel.of(page.head.lang).text_counts["raw_bytes"] += known.record.body_bytes
+        entry.record_known(known, self._rows.total)
+        if known.text is None:
+            self._funnel.skip(page.head.lang, known.record.reason)
+            return
+        self._rows.add_stored(self._source, page.head, known.text)
+        self._count_kept(page.head.lang, known.text.sentences, known.counts)
+
+    def _add_decoded(self, page: RawDocument | Skip, entry: PageEntry | None) -> None:
         if isinstance(page, Skip):
             self._funnel.skip(page.lang, page.reason)
             return
-        raw = self._counted_raw(page)
-        pages = self._pages
-        digest = pages.digest(page, raw) if pages is not None else b""
-        known = pages.find(page, digest, len(raw)) if pages is not None else None
-        if pages is not None and known is not None:
-            self._add_known(page, known, pages)
-            return
+        body_bytes = self._counted_bytes(page)
+        if entry is not None:
+            entry.count(body_bytes)
         try:
             outcome = self._limit.call(self._cleaner.clean, page)
         except TimeLimitError:
@@ -100,23 +118,15 @@ class _FileExtractor:
             self._funnel.skip(page.lang, TIMEOUT)
             return
         if isinstance(outcome, Skipped):
-            if pages is not None:
-                pages.record_skipped(page, digest, outcome)
+            if entry is not None:
+                entry.record_skipped(outcome, body_bytes)
             self._funnel.skip(page.lang, outcome.reason)
             return
         row = self._rows.total
-        hashed = self._rows.add(self._source, outcome)
-        if pages is not None:
-            pages.record_document(page, digest, outcome, row, hashed)
+        self._rows.add(self._source, outcome)
+        if entry is not None:
+            entry.record_document(outcome, body_bytes, row)
         self._count_kept(page.lang, sum(map(len, outcome.paragraphs)), outcome.counts)
-
-    def _add_known(self, page: RawDocument, known: KnownPage, pages: FilePages) -> None:
-        pages.record_known(page, known, self._rows.total)
-        if known.text is None:
-            self._funnel.skip(page.lang, known.record.reason)
-            return
-        self._rows.add_stored(self._source, page, known.text)
-        self._count_kept(page.lang, known.text.sentences, known.counts)
 
     def _count_kept(self, lang: str, sentences: int, counts: Mapping[str, int]) -> None:
         self._funnel.keep(lang)
@@ -124,8 +134,8 @@ class _FileExtractor:
         text_counts["sentences"] += sentences
         text_counts.update(counts)
 
-    def _counted_raw(self, page: RawDocument) -> bytes:
-        """The body in UTF-8, counted."""
+    def _counted_bytes(self, page: RawDocument) -> int:
+        """The bytes of the body in UTF-8, counted."""
         text_counts = self._funnel.of(page.lang).text_counts
         try:
             raw = page.body.encode()
@@ -133,4 +143,4 @@ class _FileExtractor:
             raw = page.body.encode("utf-8", "surrogatepass")
             text_counts["lone_surrogates"] += count_lone_surrogates(page.body)
         text_counts["raw_bytes"] += len(raw)
-        return raw
+        return len(raw)

@@ -25,7 +25,6 @@ class StoredText:
     row: int
     text_bytes: int
     sentences: int
-    content_hash: bytes
 
 
 class DocumentRows:
@@ -50,25 +49,23 @@ class DocumentRows:
         """Whether the batch should be taken."""
         return len(self) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
-    def add(self, source: str, cleaned: Cleaned) -> bytes:
-        """Adds a new text, and returns its hash."""
+    def add(self, source: str, cleaned: Cleaned) -> None:
+        """Adds a new text."""
         paragraphs = cleaned.paragraphs
         sentences = [sentence for paragraph in paragraphs for sentence in paragraph]
         text = " ".join(sentences).encode()
         text_bytes = len(text) - max(0, len(sentences) - 1)
-        hashed = content_hash(text)
         self._places.append((0, len(self._new["sentences"])))
         values = {
             "sentences": sentences,
             "paragraph_sentences": [len(paragraph) for paragraph in paragraphs],
             "spaced": cleaned.spaced,
             "text_bytes": text_bytes,
-            "content_hash": hashed,
+            "content_hash": content_hash(text),
         }
         for name, value in values.items():
             self._new[name].append(value)
         self._add_page(source, cleaned.page, text_bytes)
-        return hashed
 
     def add_stored(self, source: str, page: RawDocument, text: StoredText) -> None:
         """Adds a page whose text is stored."""

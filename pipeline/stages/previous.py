@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from cluster import storage
 from pipeline.config import BuildConfig
-from pipeline.documents.reuse.previous_pages import PreviousPages, PreviousPart
+from pipeline.documents.reuse.previous_pages import HashedFile, PreviousPages, PreviousPart
 from pipeline.documents.reuse.rules_version import cleaning_record
 from pipeline.engine.build_identity import differences
 from pipeline.engine.commit import StageFolder
@@ -19,7 +19,7 @@ from schemas.manifest import MANIFEST_NAME
 from schemas.redaction import public_uri
 
 _FILE = "work/pages.json"
-_VERSION = 1
+_VERSION = 2
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,9 @@ def previous_parts(folder: StageFolder[UnitCounts]) -> list[PreviousPart]:
     """The parts of a finished stage extract that have an index."""
     return [
         PreviousPart(
-            folder.path(marker.files[0].path), folder.path(marker.files[1].path), tuple(marker.counts.pages)
+            HashedFile(folder.path(marker.files[0].path), marker.files[0].sha256),
+            HashedFile(folder.path(marker.files[1].path), marker.files[1].sha256),
+            tuple(marker.counts.pages),
         )
         for marker in folder.finished().values()
         if len(marker.files) > 1

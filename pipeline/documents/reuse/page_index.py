@@ -22,7 +22,7 @@ PAGES = pa.schema(
     [
         # The statistics of this column tell which row groups may have a page.
         pa.field("page_id", pa.int64(), nullable=False),
-        # Of the wiki, the title and the wikitext.
+        # Of the wiki, the title and the wikitext, which is escaped as in the dump.
         pa.field("digest", pa.binary(16), nullable=False),
         # Names of templates (t) and headings (h) that were looked up, a line each, and a hash of the answers.
         pa.field("looked_up", pa.binary(), nullable=False),
@@ -30,8 +30,8 @@ PAGES = pa.schema(
         # Row of the documents part; -1 for a skipped page, which has a reason.
         pa.field("row", pa.int32(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
-        # That of the documents part; empty for a skipped page.
-        pa.field("content_hash", pa.binary(), nullable=False),
+        # Of the wikitext in UTF-8.
+        pa.field("body_bytes", pa.int64(), nullable=False),
         # What cleaning counted, as JSON.
         pa.field("counts", pa.string(), nullable=False),
     ]
@@ -58,12 +58,12 @@ class PageDigests:
         names = sorted((number, list(names)) for number, names in site.namespaces.items())
         self._wiki = hashlib.blake2b(json.dumps([site.lang, site.dbname, names]).encode(), digest_size=16)
 
-    def of(self, page: RawDocument, body: bytes) -> bytes:
-        """16 bytes. ``body`` is that of the page in UTF-8."""
+    def of(self, page: RawDocument, raw_text: bytes) -> bytes:
+        """16 bytes. ``raw_text`` is the body as the dump stores it: escaped, in UTF-8."""
         digest = self._wiki.copy()
         seen = (self._source, page.page_id, str(page.revision)) if self._filtered else ()
         for raw in (
-            body,
+            raw_text,
             *(text.encode("utf-8", "surrogatepass") for text in (page.lang, page.title, *seen)),
         ):
             digest.update(len(raw).to_bytes(8, "little"))
@@ -121,7 +121,7 @@ class PageRecord:
     answers: bytes
     row: int
     reason: str
-    content_hash: bytes
+    body_bytes: int
     counts: str
 
 

@@ -6,6 +6,7 @@ dump ascend, and then the row groups that it needs of the documents.
 """
 
 import bisect
+import hashlib
 import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +20,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cluster import storage
-from pipeline.dedup.exact import content_hash
 from pipeline.documents.reuse.page_index import PAGES, SKIPPED_ROW, Answers, PageRange, PageRecord
 from pipeline.documents.rows import TEXT_COLUMNS, StoredText
 from schemas.arrays import I64
@@ -33,11 +33,29 @@ _ROW_GROUPS = 2
 
 
 @dataclass(frozen=True)
+class HashedFile:
+    """A file of the earlier build, and the hash by which damage is noticed."""
+
+    uri: str
+    sha256: str
+
+    def open(self) -> pq.ParquetFile:
+        """Opens the file. Raises ValueError when it is not the file that the build has written."""
+        digest = hashlib.sha256()
+        with storage.open_stream(self.uri) as stream:
+            while data := stream.read(1 << 20):
+                digest.update(data)
+        if digest.hexdigest() != self.sha256:
+            raise ValueError("damaged: its SHA-256 is not that of the file that was written")
+        return storage.parquet_file(self.uri)
+
+
+@dataclass(frozen=True)
 class PreviousPart:
     """A part of the earlier build and its index."""
 
-    documents_uri: str
-    pages_uri: str
+    documents: HashedFile
+    pages: HashedFile
     ranges: tuple[PageRange, ...]
 
 
@@ -105,10 +123,10 @@ class _OpenPart:
     """A part with some of its row groups in memory."""
 
     def __init__(self, part: PreviousPart) -> None:
-        self._uri = part.pages_uri
-        self._documents = _Documents(part.documents_uri)
-        with _readable(self._uri):
-            self._file = storage.parquet_file(self._uri)
+        self._uri = part.pages.uri
+        self._documents = _Documents(part.documents)
+        with readable(self._uri):
+            self._file = part.pages.open()
             if self._file.schema_arrow != PAGES:
                 raise ValueError("has other columns")
             self._first, self._last = _page_ids(self._file.metadata)
@@ -123,7 +141,7 @@ class _OpenPart:
                 if answers.of(record.looked_up) != record.answers:
                     return None
                 is_document = record.row != SKIPPED_ROW
-                text = self._documents.text(record.row, record.content_hash) if is_document else None
+                text = self._documents.text(record.row) if is_document else None
                 return KnownPage(record, text)
         return None
 
@@ -135,7 +153,7 @@ class _OpenPart:
         if self._read > _MAX_OPEN + self._asked // _PAGES_PER_READ:
             return {}
         self._read += 1
-        with _readable(self._uri):
+        with readable(self._uri):
             columns = self._file.read_row_group(group).select(PAGES.names[1:]).to_pydict().values()
             found = {values[0]: PageRecord(*values) for values in zip(*columns, strict=True)}
         self._groups[group] = found
@@ -151,7 +169,7 @@ def _page_ids(metadata: pq.FileMetaData) -> tuple[I64, I64]:
 
 
 @contextmanager
-def _readable(uri: str) -> Iterator[None]:
+def readable(uri: str) -> Iterator[None]:
     """Raises CorpusError in place of any error of reading a file."""
     try:
         yield
@@ -165,37 +183,43 @@ def _readable(uri: str) -> Iterator[None]:
 class _Documents:
     """The texts of a part, read by row group."""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._groups: OrderedDict[int, tuple[pa.RecordBatch, pa.Array]] = OrderedDict()
-        with _readable(uri):
-            self._file = storage.parquet_file(uri)
+    def __init__(self, file: HashedFile) -> None:
+        self._uri = file.uri
+        self._groups: OrderedDict[int, _Texts] = OrderedDict()
+        with readable(file.uri):
+            self._file = file.open()
             metadata = self._file.metadata
             sizes = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._ends = np.cumsum(sizes).tolist()
 
-    def text(self, row: int, hashed: bytes) -> StoredText:
-        """The text of a row. Raises CorpusError when it has another hash."""
+    def text(self, row: int) -> StoredText:
+        """The text of a row."""
         group = bisect.bisect_right(self._ends, row)
-        with _readable(self._uri):
-            batch, joined = self._group(group)
-            place = row - (self._ends[group - 1] if group else 0)
-            if content_hash(joined[place].as_buffer()) != hashed:
-                raise ValueError(f"row {row} is damaged: its text has another hash")
-        sentences = len(batch["sentences"][place])
-        return StoredText(batch, place, batch["text_bytes"][place].as_py(), sentences, hashed)
+        with readable(self._uri):
+            texts = self._group(group)
+        place = row - (self._ends[group - 1] if group else 0)
+        return StoredText(texts.batch, place, texts.text_bytes[place], texts.sentences[place])
 
-    def _group(self, group: int) -> tuple[pa.RecordBatch, pa.Array]:
-        """TEXT_COLUMNS of a row group, and each text as one string."""
+    def _group(self, group: int) -> "_Texts":
         found = self._groups.get(group)
         if found is None:
             table = self._file.read_row_group(group, columns=list(TEXT_COLUMNS)).combine_chunks()
             batch = table.select(TEXT_COLUMNS).to_batches()[0]
-            found = batch, pc.binary_join(batch["sentences"], " ")
+            sentences = pc.list_value_length(batch["sentences"]).to_pylist()
+            found = _Texts(batch, batch["text_bytes"].to_pylist(), sentences)
             self._groups[group] = found
             if len(self._groups) > _ROW_GROUPS:
                 self._groups.popitem(last=False)
         return found
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """A row group of documents: TEXT_COLUMNS, and the bytes and sentences of each text."""
+
+    batch: pa.RecordBatch
+    text_bytes: list[int]
+    sentences: list[int]
 
 
 @dataclass(frozen=True)

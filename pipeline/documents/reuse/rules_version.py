@@ -17,13 +17,15 @@ from pipeline.config import BuildConfig
 from pipeline.plugins import plugin_versions
 from schemas.documents import DOCUMENTS_VERSION
 
-# Below the package: all that `pipeline.documents.cleaning` imports of it, except classes without code.
+# Below the package: all that `pipeline.documents.cleaning` imports of it, except classes without code, and
+# the module that decodes a page's text, since digests are of the text as it is stored.
 RULES = (
     "data",
     "dedup/exact.py",
     "documents/cleaning.py",
     "documents/filters.py",
     "documents/page_policy.py",
+    "sources/mediawiki/page.py",
     "text",
     "wikitext",
 )

@@ -3,7 +3,6 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -18,7 +17,7 @@ from pipeline.documents.reuse.page_index import (
     looked_up_lines,
 )
 from pipeline.documents.reuse.previous_pages import KnownPage, PreviousPages, Reused
-from pipeline.sources.documents import RawDocument
+from pipeline.sources.mediawiki.dumps import StoredPage
 from pipeline.sources.units import Unit
 from pipeline.wikitext.plain_text import TemplateTable
 from pipeline.wikitext.site import SiteInfo
@@ -52,7 +51,7 @@ class UnitPages:
 
 
 class FilePages:
-    """The pages of one file. Every page is given to one of the methods ``record_…``."""
+    """The pages of one file."""
 
     def __init__(
         self,
@@ -63,49 +62,61 @@ class FilePages:
         previous: PreviousPages | None,
         counts: Counter[str],
     ) -> None:
-        self._wiki, self._digests, self._answers = wiki, digests, answers
-        self._records, self._previous, self._counts = records, previous, counts
+        self.wiki, self.answers = wiki, answers
+        self.records, self.previous, self.counts = records, previous, counts
+        self._digests = digests
 
-    def digest(self, page: RawDocument, body: bytes) -> bytes:
-        """The digest of a page, whose body in UTF-8 is ``body``."""
-        return self._digests.of(page, body)
+    def entry(self, page: StoredPage) -> "PageEntry":
+        """The page, to be found in the earlier build or recorded in the index of this one."""
+        return PageEntry(self, int(page.head.page_id), self._digests.of(page.head, page.raw_text))
 
-    def find(self, page: RawDocument, digest: bytes, raw_bytes: int) -> KnownPage | None:
+
+class PageEntry:
+    """One page and its place in the index. It is given to one of the methods ``record_…``, or to none."""
+
+    def __init__(self, pages: FilePages, page_id: int, digest: bytes) -> None:
+        self._pages, self._page_id, self._digest = pages, page_id, digest
+
+    def find(self) -> KnownPage | None:
         """What the earlier build made of the page; None to clean it."""
-        if self._previous is None:
+        pages = self._pages
+        if pages.previous is None:
             return None
-        found = self._previous.find(self._wiki, int(page.page_id), digest, self._answers)
-        self._counts.update(pages=1, bytes=raw_bytes)
-        if found is not None:
-            self._counts.update(reused=1, reused_bytes=raw_bytes)
-        return found
+        return pages.previous.find(pages.wiki, self._page_id, self._digest, pages.answers)
 
-    def record_known(self, page: RawDocument, known: KnownPage, row: int) -> None:
-        """Adds a page that was found to the index. ``row`` is that of its document."""
-        row = SKIPPED_ROW if known.text is None else row
-        self._records.add(self._wiki, int(page.page_id), replace(known.record, row=row))
+    def record_known(self, known: KnownPage, row: int) -> None:
+        """Adds a page that was found. ``row`` is that of its document."""
+        found = known.record
+        record = PageRecord(
+            digest=found.digest,
+            looked_up=found.looked_up,
+            answers=found.answers,
+            row=SKIPPED_ROW if known.text is None else row,
+            reason=found.reason,
+            body_bytes=found.body_bytes,
+            counts=found.counts,
+        )
+        self._pages.records.add(self._pages.wiki, self._page_id, record)
+        self._pages.counts.update(reused=1, reused_bytes=found.body_bytes)
+        self.count(found.body_bytes)
 
-    def record_skipped(self, page: RawDocument, digest: bytes, skipped: Skipped) -> None:
+    def record_skipped(self, skipped: Skipped, body_bytes: int) -> None:
         """Adds a page that cleaning has skipped."""
-        self._record(page, digest, skipped.looked_up, SKIPPED_ROW, skipped.reason, b"", {})
+        self._record(skipped.looked_up, SKIPPED_ROW, skipped.reason, body_bytes, {})
 
-    def record_document(
-        self, page: RawDocument, digest: bytes, cleaned: Cleaned, row: int, hashed: bytes
-    ) -> None:
-        """Adds a page that became a document: its row, and the hash of its text."""
-        self._record(page, digest, cleaned.looked_up, row, "", hashed, cleaned.counts)
+    def record_document(self, cleaned: Cleaned, body_bytes: int, row: int) -> None:
+        """Adds a page that became a document, with its row."""
+        self._record(cleaned.looked_up, row, "", body_bytes, cleaned.counts)
 
     def _record(
-        self,
-        page: RawDocument,
-        digest: bytes,
-        looked_up: LookedUp,
-        row: int,
-        reason: str,
-        hashed: bytes,
-        counts: Mapping[str, int],
+        self, looked_up: LookedUp, row: int, reason: str, body_bytes: int, counts: Mapping[str, int]
     ) -> None:
-        lines = looked_up_lines(looked_up)
-        answers = self._answers.of(lines)
-        record = PageRecord(digest, lines, answers, row, reason, hashed, json.dumps(counts))
-        self._records.add(self._wiki, int(page.page_id), record)
+        pages, lines = self._pages, looked_up_lines(looked_up)
+        answers = pages.answers.of(lines)
+        record = PageRecord(self._digest, lines, answers, row, reason, body_bytes, json.dumps(counts))
+        pages.records.add(pages.wiki, self._page_id, record)
+
+    def count(self, body_bytes: int) -> None:
+        """Counts a page that was looked up."""
+        if self._pages.previous is not None:
+            self._pages.counts.update(pages=1, bytes=body_bytes)

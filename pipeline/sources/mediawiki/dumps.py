@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 
 from pipeline.config import Source
@@ -27,7 +27,7 @@ from pipeline.sources.mediawiki.content_exports import export_of, listed_hash, s
 from pipeline.sources.mediawiki.dump_status import STATUS_NAMES, check_status
 from pipeline.sources.mediawiki.header import HEAD_BYTES, head_encoding, page_url, parse_header
 from pipeline.sources.mediawiki.multistream_index import find_index, is_index_name, read_index
-from pipeline.sources.mediawiki.page import MalformedPageError, WikiPage, parse_page
+from pipeline.sources.mediawiki.page import MalformedPageError, WikiPage, decoded_text, parse_page
 from pipeline.sources.mediawiki.page_filter import page_skip_reason
 from pipeline.sources.mediawiki.xml_pages import PageScanner, plain_page
 from pipeline.sources.units import Unit
@@ -187,9 +187,32 @@ def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
     Raises InputError for a damaged or truncated file, for a stub dump, and when the number of pages differs
     from that in the index.
     """
+    for page in read_stored_pages(unit, max_page_chars):
+        yield page.decoded() if isinstance(page, StoredPage) else page
+
+
+@dataclass(frozen=True)
+class StoredPage:
+    """A page as the dump stores it: decoding its text is left to the caller, who may know it already."""
+
+    head: RawDocument
+    """All but the body, which is empty."""
+    raw_text: bytes
+    """The body in UTF-8, still escaped."""
+
+    def decoded(self) -> RawDocument | Skip:
+        """The whole document, or a malformed page to skip."""
+        try:
+            return replace(self.head, body=decoded_text(self.raw_text))
+        except MalformedPageError:
+            return Skip("", "", self.head.lang, MALFORMED)
+
+
+def read_stored_pages(unit: Unit, max_page_chars: int) -> Iterator[StoredPage | Skip]:
+    """Yields the pages of `read_dump` before their text is decoded. Raises the same errors."""
     site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
     for page, oversize in read_wiki_pages(unit, max_page_chars):
-        yield _document_of(page, oversize, unit, site)
+        yield _stored_page(page, oversize, unit, site)
 
 
 def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage | None, bool]]:
@@ -229,23 +252,24 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
         )
 
 
-def _document_of(page: WikiPage | None, oversize: bool, unit: Unit, site: SiteInfo) -> RawDocument | Skip:
+def _stored_page(page: WikiPage | None, oversize: bool, unit: Unit, site: SiteInfo) -> StoredPage | Skip:
     if page is None:
         return Skip("", "", unit.lang, MALFORMED)
     try:
         reason = page_skip_reason(page, site, unit.namespaces) or (TOO_LARGE if oversize else None)
         if reason is None:
-            return RawDocument(
+            head = RawDocument(
                 page_id=page.page_id,
                 revision=page.revision,
                 title=page.title,
                 lang=unit.lang,
-                body=page.text,
+                body="",
                 kind="wikitext",
                 source_id=page.page_id,
                 timestamp=page.timestamp or None,
                 url=page_url(unit.page_prefix, page.title),
             )
+            return StoredPage(head, page.raw_text)
     except (MalformedPageError, ValueError):
         return Skip("", "", unit.lang, MALFORMED)
     return Skip(page.page_id, page.title, unit.lang, reason)

@@ -46,12 +46,17 @@ class WikiPage:
     @property
     def text(self) -> str:
         """The wikitext. Raises MalformedPageError when it is not UTF-8."""
-        return unescape(_decode(self.raw_text))
+        return decoded_text(self.raw_text)
 
     @property
     def beginning(self) -> str:
         """The first 8192 bytes of the text, to inspect it without decoding all of it."""
         return unescape(self.raw_text[:8192].decode("utf-8", "ignore"))
+
+
+def decoded_text(raw: bytes) -> str:
+    """The wikitext of an escaped text. Raises MalformedPageError when it is not UTF-8."""
+    return unescape(_decode(raw))
 
 
 def parse_page(page: bytes) -> WikiPage:
