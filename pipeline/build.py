@@ -29,7 +29,7 @@ from pipeline.stages.documents import run_documents
 from pipeline.stages.extract import run_extract
 from pipeline.stages.hashes import run_hashes
 from pipeline.stages.instances import run_instances
-from pipeline.stages.previous import open_previous, publish_pages
+from pipeline.stages.previous import open_previous, open_signatures, publish_pages, publish_signatures
 from pipeline.stages.publish import StageResults, publish
 from pipeline.stages.split import run_split
 from pipeline.stages.templates import run_templates
@@ -133,7 +133,10 @@ def _run_stages(
     templates = run("templates", lambda: run_templates(config, work, units))
     extracted = run("extract", lambda: run_extract(config, work, units, templates, previous))
     publish_pages(config, extracted.folder)
-    deduplicated = run("dedup", lambda: run_dedup(config, work, extracted))
+    signatures = open_signatures(config, previous)
+    deduplicated = run("dedup", lambda: run_dedup(config, work, extracted, signatures))
+    if deduplicated.signatures is not None:
+        publish_signatures(config, deduplicated.signatures)
     split = run("split", lambda: run_split(config, work, extracted, deduplicated))
     # From here on all builds write the same names: tokenizer, shards, manifest.
     identity.claim_output(config.output)

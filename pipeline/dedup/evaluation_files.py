@@ -1,11 +1,8 @@
 """Evaluation sets that a corpus must not contain: their files, and the texts in them."""
 
-import bz2
-import gzip
 import hashlib
 import io
 import logging
-import lzma
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
@@ -13,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import zstandard
 
 from cluster import storage
+from cluster.compressed import compression_suffix, read_decompressed
 from pipeline.dedup.contamination import RUN_SIGNS, RUN_WORDS, evaluation_runs
 from schemas.arrays import U64, distinct_values
 from schemas.errors import ConfigError, InputError
@@ -23,13 +20,6 @@ from schemas.json_text import parse_json
 from schemas.redaction import public_uri
 
 logger = logging.getLogger(__name__)
-
-_OPENERS: dict[str, Any] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": zstandard.open,
-}
 
 
 @dataclass(frozen=True)
@@ -66,16 +56,14 @@ def load_evaluation(patterns: list[str]) -> EvaluationRuns:
 def evaluation_texts(uri: str) -> Iterator[str]:
     """The texts of a file: the strings of JSON, the fields of TSV, or runs of lines.
 
-    Consecutive lines without a tab are one text, since text may be wrapped at any width.
+    Consecutive lines without a tab are one text, since text may be wrapped at any width. Raises InputError
+    for a file that is damaged, not UTF-8, or decompresses to more than an evaluation set has.
     """
-    name = public_uri(uri).lower()
-    suffix = next((suffix for suffix in _OPENERS if name.endswith(suffix)), "")
-    with storage.open_stream(uri) as raw:
-        stream = _OPENERS[suffix](raw) if suffix else raw
-        try:
-            yield from _texts(io.TextIOWrapper(stream, encoding="utf-8"), name.removesuffix(suffix))
-        except (ValueError, RecursionError, OSError, EOFError, lzma.LZMAError, zstandard.ZstdError) as error:
-            raise InputError(f"{uri}: not a readable evaluation file: {error}") from error
+    name = public_uri(uri).lower().removesuffix(compression_suffix(uri))
+    try:
+        yield from _texts(io.TextIOWrapper(io.BytesIO(read_decompressed(uri)), encoding="utf-8"), name)
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(f"{uri}: not a readable evaluation file: {error}") from error
 
 
 def _texts(lines: io.TextIOWrapper, name: str) -> Iterator[str]:

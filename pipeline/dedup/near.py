@@ -21,7 +21,7 @@ from pipeline.dedup.components import components, distinct, edge_table
 from pipeline.dedup.exact import all_but_first
 from pipeline.dedup.minhash import band_hashes, rows_per_band, signatures
 from pipeline.dedup.shingles import hashed_words, shingles
-from schemas.arrays import I64, U64, distinct_values
+from schemas.arrays import I64, U64, Flags, distinct_values
 from schemas.randomness import key_from_text
 
 # In a band with at most this many documents, all pairs are candidates. In a larger band, each document is
@@ -68,10 +68,18 @@ def ranks_of(keys: list[str]) -> U64:
 
 def band_table(nodes: U64, ranks: U64, signature: npt.NDArray[np.uint32], threshold: float) -> pa.Table:
     """BANDS: a row for each band of each document with words."""
-    worded = np.flatnonzero(signature.min(axis=1) < 0xFFFFFFFF)
-    bands = band_hashes(signature[worded], rows_per_band(threshold))
+    return table_of_bands(nodes, ranks, *bands_of(signature, threshold))
+
+
+def bands_of(signature: npt.NDArray[np.uint32], threshold: float) -> tuple[U64, Flags]:
+    """Band hashes [documents, bands], and which documents have words. The hashes of others mean nothing."""
+    return band_hashes(signature, rows_per_band(threshold)), signature.min(axis=1) < 0xFFFFFFFF
+
+
+def table_of_bands(nodes: U64, ranks: U64, bands: U64, worded: Flags) -> pa.Table:
+    """BANDS of the documents that have words."""
     count = bands.shape[1]
-    columns = (bands.ravel(), np.repeat(ranks[worded], count), np.repeat(nodes[worded], count))
+    columns = (bands[worded].ravel(), np.repeat(ranks[worded], count), np.repeat(nodes[worded], count))
     return pa.table([pa.array(column, pa.uint64()) for column in columns], schema=BANDS)
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import yaml
 
-from pipeline.documents.reuse.previous_pages import Reused, reused_text
 from pipeline.engine.progress import Progress
 from pipeline.report.charts import Bar, bars
 from pipeline.report.cleaning import HEADER, cleaning_rows
@@ -42,11 +41,11 @@ _COLUMNS = {
 
 
 def html_report(
-    manifest: Manifest, counts: Counts, times: Sequence[Progress] = (), reused: Reused | None = None
+    manifest: Manifest, counts: Counts, times: Sequence[Progress] = (), reused: Sequence[str] = ()
 ) -> str:
     """The page. ``counts`` are those of every set by language.
 
-    ``times`` adds how long each stage took, and ``reused`` what an earlier build had done.
+    ``times`` adds how long each stage took, and ``reused`` lines on what an earlier build had done.
     """
     languages = sorted(manifest.languages.items(), key=lambda item: (-item[1].tokens, item[0]))
     sections = [
@@ -58,7 +57,7 @@ def html_report(
         *instance_sections(manifest, counts),
         ("Sets", _set_table(manifest)),
         ("Languages", _language_table(languages, counts)),
-        *([("Time by stage", _times(times) + _reused(reused))] if times else []),
+        *([("Time by stage", _times(times) + "".join(map(_note, reused)))] if times else []),
         ("Config", f"<pre>{escape(_pretty(manifest.config))}</pre>"),
     ]
     warnings = "".join(
@@ -246,8 +245,8 @@ def _set_table(manifest: Manifest) -> str:
     return table(header, rows)
 
 
-def _reused(reused: Reused | None) -> str:
-    return f"<p class=note>Stage extract {reused_text(reused)}.</p>" if reused and reused.pages else ""
+def _note(line: str) -> str:
+    return f"<p class=note>{escape(line)}</p>"
 
 
 def _times(times: Sequence[Progress]) -> str:

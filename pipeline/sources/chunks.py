@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import IO, BinaryIO, cast
-
-import pyarrow as pa
+from typing import BinaryIO
 
 from cluster import storage
+from cluster.compressed import open_compressed
 from pipeline.sources.bzip2 import OUTPUT_BYTES, read_blocks
 from schemas.errors import InputError
 from schemas.redaction import public_uri
@@ -129,7 +128,7 @@ def _plain_chunks(file: BinaryIO, start: int, end: int) -> Iterator[Chunk]:
 
 
 def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]:
-    read = _open_whole(file, compression).read
+    read = open_compressed(file, compression).read
     offset = decompressed = 0
     while True:
         try:
@@ -149,14 +148,6 @@ def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]
             raise InputError(
                 f"{uri}: {offset} bytes of {_NAMES[compression]} data became {decompressed}: no text does"
             )
-
-
-def _open_whole(file: BinaryIO, compression: str) -> IO[bytes]:
-    """Opens all members of the file as one stream; a truncated member raises EOFError or OSError."""
-    if compression == "xz":
-        return lzma.open(file)
-    name = {"gz": "gzip", "zst": "zstd"}[compression]
-    return cast("IO[bytes]", pa.CompressedInputStream(pa.PythonFile(file, mode="r"), name))
 
 
 @dataclass(frozen=True)

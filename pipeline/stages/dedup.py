@@ -5,6 +5,7 @@ text, a limited number of pages for each pattern, one document for each group of
 only what the earlier rounds left. Otherwise a text could lose all its documents.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -25,8 +26,11 @@ from pipeline.stages.contamination import run_contamination
 from pipeline.stages.extract import ExtractResult
 from pipeline.stages.near import run_near
 from pipeline.stages.paragraphs import run_paragraphs
+from pipeline.stages.signatures import PreviousSignatures, SignatureStage, reused_signatures_text
 from schemas.documents import DOCUMENTS
 from schemas.skip_reasons import DUPLICATE, DUPLICATE_TEXT
+
+logger = logging.getLogger(__name__)
 
 ROWS_PER_BUCKET = 2_000_000
 _FROM_DOCUMENTS = ["key", "source", "lang", "page_id", "revision", "content_hash"]
@@ -47,10 +51,17 @@ class DedupResult:
     counts: dict[str, dict[str, int]]
     """Language -> reason -> removed documents."""
     stage_hash: str
+    signatures: SignatureStage | None = None
+    """The band hashes of the near round, for later builds; None without near dedup."""
 
 
-def run_dedup(config: BuildConfig, work_uri: str, extracted: ExtractResult) -> DedupResult:
-    """All rounds. Resumes at the first bucket that is not finished."""
+def run_dedup(
+    config: BuildConfig, work_uri: str, extracted: ExtractResult, previous: PreviousSignatures | None = None
+) -> DedupResult:
+    """All rounds. Resumes at the first bucket that is not finished.
+
+    ``previous`` are the band hashes of an earlier build, which the near round reuses.
+    """
     settings, parts = config.dedup, extracted.parts
     inputs = [extracted.folder.stage_hash]
     removals = Removals.none().plus(_round("dedup-pages", work_uri, inputs, parts, None))
@@ -65,8 +76,13 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: ExtractResult) -> D
     if settings.max_templated is not None:
         inputs.append(f"stubs {settings.max_templated}")
         removals = removals.plus(run_stubs(work_uri, inputs, parts, removals, settings.max_templated))
+    signatures = None
     if settings.near:
-        removals = removals.plus(run_near(work_uri, inputs, parts, removals, settings.jaccard))
+        jaccard = settings.jaccard
+        signatures = SignatureStage.create(work_uri, inputs, jaccard, extracted.folder, previous)
+        removals = removals.plus(run_near(work_uri, inputs, parts, removals, jaccard, signatures))
+        if previous is not None:
+            logger.info("dedup: %s", reused_signatures_text(signatures.counts()))
     if settings.max_paragraph_documents is not None:
         inputs.append(f"near {settings.near} {settings.jaccard}")
         limit = settings.max_paragraph_documents
@@ -75,7 +91,8 @@ def run_dedup(config: BuildConfig, work_uri: str, extracted: ExtractResult) -> D
         if settings.exact and len(paragraphs):
             inputs.append(f"cut {limit}")
             removals = removals.plus(_round("dedup-texts-cut", work_uri, inputs, parts, removals))
-    return DedupResult(removals, removals.counts(), stable_hash(*inputs, settings.model_dump(mode="json")))
+    stage_hash = stable_hash(*inputs, settings.model_dump(mode="json"))
+    return DedupResult(removals, removals.counts(), stage_hash, signatures)
 
 
 def _round(

@@ -30,15 +30,14 @@ from pipeline.dedup.components import (
     node_bucket,
     small_star,
 )
-from pipeline.dedup.minhash import signatures
 from pipeline.dedup.near import (
     BANDS,
     SKETCH_SHINGLES,
-    band_table,
     candidate_pairs,
     cluster_removals,
     ranks_of,
     sketches,
+    table_of_bands,
     verified_pairs,
 )
 from pipeline.dedup.paragraphs import offsets_of
@@ -47,6 +46,7 @@ from pipeline.documents.part import Part, part_size
 from pipeline.documents.removals import REMOVALS, Removals, chosen_batches, removals_for
 from pipeline.engine.committed_shuffle import CommittedShuffle
 from pipeline.engine.shuffle_files import BUCKET
+from pipeline.stages.signatures import SignatureStage
 from schemas.arrays import I64, U64
 from schemas.documents import DOCUMENTS
 from schemas.skip_reasons import NEAR_DUPLICATE
@@ -78,11 +78,17 @@ KEYED_MEMBERS = pa.schema(
 
 
 def run_near(
-    work_uri: str, inputs: list[str], parts: list[Part], removals: Removals, threshold: float
+    work_uri: str,
+    inputs: list[str],
+    parts: list[Part],
+    removals: Removals,
+    threshold: float,
+    signatures: SignatureStage | None = None,
 ) -> list[str]:
     """Files of REMOVALS: the documents that are near duplicates of one with a smaller key.
 
     The round compares what ``removals`` leaves. ``inputs`` is all that ``removals`` depends on.
+    ``signatures`` computes the band hashes of this round, without an earlier build by default.
     """
 
     def start(name: str, schema: pa.Schema, buckets: int) -> CommittedShuffle:
@@ -90,7 +96,9 @@ def run_near(
 
     documents = sum(part.rows for part in parts)
     pairs = start("bands", EDGES, max(1, -(-documents // DOCUMENTS_PER_BUCKET)))
-    _find_pairs(pairs, parts, removals, threshold)
+    if signatures is None:
+        signatures = SignatureStage.create(work_uri, inputs, threshold)
+    _find_pairs(pairs, parts, removals, signatures)
     last = max((part.ordinal for part in parts), default=0)
     wanted = start("wanted", WANTED, last // PARTS_PER_BUCKET + 1)
     _rows_of_pairs(wanted, pairs)
@@ -108,14 +116,16 @@ def _nodes(part: Part, rows: I64) -> U64:
     return np.asarray((np.uint64(part.ordinal) << _ROW_BITS) | rows.astype(np.uint64))
 
 
-def _find_pairs(pairs: CommittedShuffle, parts: list[Part], removals: Removals, threshold: float) -> None:
+def _find_pairs(
+    pairs: CommittedShuffle, parts: list[Part], removals: Removals, signatures: SignatureStage
+) -> None:
     def emit(part: Part) -> Iterator[pa.Table]:
         kept = removals.kept_rows(part)
-        for rows, table in chosen_batches(part, kept, ["key", "sentences"]):
-            hashes, offsets = _shingles(table)
-            keys = table["key"].to_pylist()
-            bands = band_table(_nodes(part, rows), ranks_of(keys), signatures(hashes, offsets), threshold)
-            yield bands.append_column(BUCKET, pa.array(node_bucket(bands["band"], pairs.buckets)))
+        with signatures.part(part) as part_bands:
+            for rows, table in chosen_batches(part, kept, ["key", "content_hash", "sentences"]):
+                ranks = ranks_of(table["key"].to_pylist())
+                bands = table_of_bands(_nodes(part, rows), ranks, *part_bands.of(table))
+                yield bands.append_column(BUCKET, pa.array(node_bucket(bands["band"], pairs.buckets)))
 
     pairs.run(parts, emit, lambda table: candidate_pairs(table.select(BANDS.names)), BANDS, part_size)
 

@@ -3,22 +3,24 @@
 import json
 import logging
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from cluster import storage
 from pipeline.config import BuildConfig
 from pipeline.documents.reuse.previous_pages import HashedFile, PreviousPages, PreviousPart
-from pipeline.documents.reuse.rules_version import cleaning_record
+from pipeline.documents.reuse.rules_version import cleaning_record, signature_record
 from pipeline.engine.build_identity import differences
 from pipeline.engine.commit import StageFolder
 from pipeline.stages.extract import UnitCounts
+from pipeline.stages.signatures import PreviousSignatures, SignatureCounts, SignatureStage
 from schemas.errors import BertmillError, ConfigError, CorpusError
 from schemas.manifest import MANIFEST_NAME
 from schemas.redaction import public_uri
 
 _FILE = "work/pages.json"
+_SIGNATURES_FILE = "work/signatures.json"
 _VERSION = 2
 
 logger = logging.getLogger(__name__)
@@ -36,14 +38,63 @@ class _Pointer:
     cleaning: dict[str, Any]
 
 
+@dataclass(frozen=True)
+class _SignaturePointer:
+    """Names the folder of a build's band hashes, and what they depend on."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
+
+    version: int
+    folder: str
+    stage_hash: str
+    rules: dict[str, Any]
+
+
+_AnyPointer = TypeVar("_AnyPointer", _Pointer, _SignaturePointer)
+
+
 def publish_pages(config: BuildConfig, folder: StageFolder[UnitCounts]) -> None:
     """Writes where later builds find the pages of this one. A second run changes no file."""
     name = folder.uri.rpartition("/")[2]
     pointer = _Pointer(_VERSION, f"work/{name}", folder.stage_hash, cleaning_record(config))
+    _write_pointer(storage.join(config.output, _FILE), pointer)
+
+
+def _write_pointer(uri: str, pointer: "_Pointer | _SignaturePointer") -> None:
     raw = json.dumps(asdict(pointer), sort_keys=True, ensure_ascii=False, indent=1).encode()
-    uri = storage.join(config.output, _FILE)
     if not storage.exists(uri) or storage.read_bytes(uri) != raw:
         storage.put_bytes(uri, raw)
+
+
+def publish_signatures(config: BuildConfig, stage: SignatureStage) -> None:
+    """Writes where later builds find the band hashes of this one. A second run changes no file."""
+    name = stage.folder.uri.rpartition("/")[2]
+    record = signature_record(stage.threshold)
+    pointer = _SignaturePointer(_VERSION, f"work/{name}", stage.folder.stage_hash, record)
+    _write_pointer(storage.join(config.output, _SIGNATURES_FILE), pointer)
+
+
+def open_signatures(config: BuildConfig, pages: PreviousPages | None) -> PreviousSignatures | None:
+    """The band hashes of the build that ``previous`` names and whose pages are ``pages``.
+
+    None when nothing can be reused. Raises CorpusError when it cannot be read.
+    """
+    if config.previous is None or pages is None or not config.dedup.near:
+        return None
+    shown = public_uri(config.previous)
+    uri = storage.join(config.previous, _SIGNATURES_FILE)
+    if not storage.exists(uri):
+        logger.warning("previous: no signatures are reused of %s: it has no %s", shown, _SIGNATURES_FILE)
+        return None
+    pointer = _parse_pointer(uri, _SignaturePointer)
+    changed = ["the version"] if pointer.version != _VERSION else []
+    changed += differences(pointer.rules, signature_record(config.dedup.jaccard))
+    if changed:
+        message = "previous: no signatures are reused of %s: it differs in %s"
+        logger.warning(message, shown, ", ".join(changed))
+        return None
+    folder = storage.join(config.previous, pointer.folder)
+    return PreviousSignatures(StageFolder(folder, pointer.stage_hash, SignatureCounts), pages)
 
 
 def open_previous(config: BuildConfig) -> PreviousPages | None:
@@ -76,12 +127,18 @@ def _read_pointer(previous: str, shown: str) -> _Pointer:
         )
     uri = storage.join(previous, _FILE)
     try:
-        return TypeAdapter(_Pointer).validate_json(storage.read_bytes(uri))
+        return _parse_pointer(uri, _Pointer)
     except FileNotFoundError:
         raise ConfigError(
             f"previous: {shown}: has no {_FILE}: its work folder was removed, or an older version of "
             "bertmill built it; leave out `previous`"
         ) from None
+
+
+def _parse_pointer(uri: str, kind: type[_AnyPointer]) -> _AnyPointer:
+    """Raises CorpusError when the file is damaged."""
+    try:
+        return TypeAdapter(kind).validate_json(storage.read_bytes(uri))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
@@ -113,6 +170,7 @@ def previous_parts(folder: StageFolder[UnitCounts]) -> list[PreviousPart]:
     """The parts of a finished stage extract that have an index."""
     return [
         PreviousPart(
+            marker.unit_id,
             HashedFile(folder.path(marker.files[0].path), marker.files[0].sha256),
             HashedFile(folder.path(marker.files[1].path), marker.files[1].sha256),
             tuple(marker.counts.pages),

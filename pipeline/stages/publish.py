@@ -1,12 +1,13 @@
 """Stage publish: checks that all counts balance, then writes dataset card, report and, last, the manifest."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 
 from cluster import storage
 from pipeline.config import NOT_OF_THE_CORPUS, BuildConfig
+from pipeline.documents.reuse.previous_pages import reused_text
 from pipeline.engine.build_identity import BuildIdentity
 from pipeline.engine.progress import Progress
 from pipeline.instances.sets import InstancesResult, sequences_by_language, texts_by_language, totals
@@ -17,6 +18,7 @@ from pipeline.report.documents_card import documents_card
 from pipeline.report.html import html_report
 from pipeline.stages.dedup import DedupResult
 from pipeline.stages.extract import ExtractResult
+from pipeline.stages.signatures import reused_signatures_text
 from pipeline.stages.split import SplitResult
 from pipeline.stages.vocabulary import VocabularyResult
 from schemas.errors import CorpusError
@@ -73,10 +75,19 @@ def publish(
     counts = results.instances.counts
     storage.put_bytes(storage.join(output, "report.html"), html_report(manifest, counts).encode())
     if any(progress.done for progress in times):
-        timed = html_report(manifest, counts, times, results.extracted.reused)
+        timed = html_report(manifest, counts, times, list(_reused(results)))
         storage.put_bytes(storage.join(output, TIMED_REPORT), timed.encode())
     storage.put_bytes(storage.join(output, MANIFEST_NAME), raw)
     return manifest
+
+
+def _reused(results: StageResults) -> Iterator[str]:
+    """What was reused of an earlier build."""
+    pages, signatures = results.extracted.reused, results.deduplicated.signatures
+    if pages.pages:
+        yield f"Stage extract {reused_text(pages)}."
+    if signatures is not None and signatures.previous is not None:
+        yield f"Stage dedup {reused_signatures_text(signatures.counts())}."
 
 
 def build_manifest(config: BuildConfig, identity: BuildIdentity, results: StageResults) -> Manifest:

@@ -1,13 +1,17 @@
 """The corpus job as a user runs it: exit status, bytes for any number of CPUs, kill and restart."""
 
+import hashlib
 import os
+import re
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cluster import storage
 from tests.pipeline import builds
 from tests.pipeline.conftest import Built
 from tests.waiting import wait_until
@@ -33,13 +37,68 @@ def test_a_killed_build_resumed_with_other_cpus_gives_the_bytes_of_an_undisturbe
     assert builds.published_files(output) == built.files
 
 
-def kill_when(path: Path, output: Path, pattern: str) -> None:
-    """Starts the job and kills its whole process group as soon as a file matches ``pattern``."""
-    job = subprocess.Popen(
+@pytest.mark.slow
+@pytest.mark.ray
+def test_a_killed_build_with_an_earlier_one_gives_the_same_bytes_on_s3(
+    built: Built, s3_folder: str, tmp_path: Path
+) -> None:
+    """All workers are killed once, then the whole job. The earlier build has the same pages."""
+    path = builds.write_config(tmp_path, builds.held_out_config(s3_folder, previous=str(built.folder)))
+    job = start(path)
+    when_stored(job, s3_folder, "templates-")
+    workers = ray_workers(job.pid)
+    assert workers
+    for worker in workers:
+        os.kill(worker, signal.SIGKILL)
+    when_stored(job, s3_folder, "extract-")
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+    assert not storage.exists(f"{s3_folder}/manifest.json")
+    done = builds.run(path, "--cpus", "2")
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"extract: reused ([\d,]+) of \1 pages", done.stderr), done.stderr
+    assert re.search(r"dedup: reused the signatures of ([\d,]+) of \1 documents", done.stderr), done.stderr
+    published = {
+        info.uri.removeprefix(f"{s3_folder}/"): hashlib.sha256(storage.read_bytes(info.uri)).hexdigest()
+        for info in storage.list_files(s3_folder)
+    }
+    assert {name: digest for name, digest in published.items() if not name.startswith("work/")} == built.files
+
+
+def start(path: Path) -> "subprocess.Popen[bytes]":
+    """The job in a process group of its own, with one CPU."""
+    return subprocess.Popen(
         builds.command(path, "--cpus", "1"),
         env=builds.environment(), cwd=builds.ROOT, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
+
+
+def when_stored(job: "subprocess.Popen[bytes]", output: str, stage: str) -> None:
+    """Returns as soon as a unit of the stage is finished."""
+
+    def finished() -> bool:
+        found = storage.list_files(f"{output}/work")
+        return any(f"/work/{stage}" in info.uri and info.uri.endswith(".done.json") for info in found)
+
+    wait_until(lambda: job.poll() is not None or finished(), what=stage)
+    assert job.poll() is None, "the job ended before it could be killed"
+
+
+def ray_workers(group: int) -> list[int]:
+    """The worker processes of the Ray in a process group."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            is_worker = (folder / "cmdline").read_bytes().startswith(b"ray::")
+            if is_worker and os.getpgid(int(folder.name)) == group:
+                found.append(int(folder.name))
+    return found
+
+
+def kill_when(path: Path, output: Path, pattern: str) -> None:
+    """Starts the job and kills its whole process group as soon as a file matches ``pattern``."""
+    job = start(path)
     wait_until(lambda: list(output.glob(pattern)) or job.poll() is not None, what=pattern)
     assert job.poll() is None, "the job ended before it could be killed"
     os.killpg(job.pid, signal.SIGKILL)

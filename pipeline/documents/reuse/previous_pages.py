@@ -54,6 +54,7 @@ class HashedFile:
 class PreviousPart:
     """A part of the earlier build and its index."""
 
+    unit_id: str
     documents: HashedFile
     pages: HashedFile
     ranges: tuple[PageRange, ...]
@@ -87,6 +88,14 @@ class PreviousPages:
         """Ranges of pages."""
         return sum(len(ranges.parts) for ranges in self._wikis.values())
 
+    def units_with(self, ranges: Iterable[PageRange]) -> list[str]:
+        """The units of the earlier build that have pages in one of ``ranges``."""
+        units: dict[str, None] = {}
+        for pages in ranges:
+            if (found := self._wikis.get(pages.wiki)) is not None:
+                units |= dict.fromkeys(part.unit_id for part in found.meeting(pages))
+        return list(units)
+
     def find(self, wiki: str, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
         """What was made of the page, if everything that it depended on is the same now.
 
@@ -107,6 +116,11 @@ class _Ranges:
         self.parts = [part for _, part in found]
         self._first = np.array([pages.first for pages, _ in found], np.int64)
         self._last = np.array([pages.last for pages, _ in found], np.int64)
+
+    def meeting(self, pages: PageRange) -> list[PreviousPart]:
+        """The parts whose range has a page id of ``pages``."""
+        places = np.flatnonzero((self._first <= pages.last) & (pages.first <= self._last))
+        return [self.parts[place] for place in places]
 
     def holding(self, page_id: int) -> list[PreviousPart]:
         """The parts whose range has the page; at most _MAX_OPEN of them."""

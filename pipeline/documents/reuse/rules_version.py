@@ -1,6 +1,7 @@
-"""What cleaning depends on besides the page and its wiki: its code and data, Python, and the config.
+"""What cleaning depends on besides the page and its wiki, and band hashes besides the text.
 
-Two builds for which all of this is equal make the same text of the same page, whatever their versions are.
+It is their code and data, Python, and the config. Two builds for which all of this is equal make the same
+text of the same page and the same band hashes of the same text, whatever their versions are.
 """
 
 import hashlib
@@ -11,9 +12,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import tokenizers
+
 import pipeline
 from cluster import storage
 from pipeline.config import BuildConfig
+from pipeline.dedup.minhash import rows_per_band
 from pipeline.plugins import plugin_versions
 from schemas.documents import DOCUMENTS_VERSION
 
@@ -29,6 +33,17 @@ RULES = (
     "text",
     "wikitext",
 )
+# All that `pipeline.dedup.shingles` and `pipeline.dedup.minhash` import of it.
+SIGNATURE_RULES = (
+    "dedup/minhash.py",
+    "dedup/shingles.py",
+    "wordpiece/basic_tokenization.py",
+    "wordpiece/character_table.py",
+    "wordpiece/composition.py",
+    "../schemas/arrays.py",
+    "../schemas/randomness.py",
+    "../schemas/scripts.py",
+)
 # Fields of the config that only say what is read. What is looked up in a template table is compared by page.
 _OF_READING = {"unit_bytes", "learn_templates", "template_rules"}
 
@@ -42,7 +57,7 @@ def cleaning_record(config: BuildConfig) -> dict[str, Any]:
     plugins = {name: sha256 for name, sha256 in plugin_versions(config).items() if name not in readers}
     return {
         "documents_version": DOCUMENTS_VERSION,
-        "code": rules_sha256(),
+        "code": rules_sha256(RULES),
         "python": ".".join(platform.python_version_tuple()[:2]),
         "unicode": unicodedata.unidata_version,
         "extraction": config.extraction.model_dump(mode="json", exclude=_OF_READING),
@@ -51,20 +66,31 @@ def cleaning_record(config: BuildConfig) -> dict[str, Any]:
     }
 
 
+def signature_record(threshold: float) -> dict[str, Any]:
+    """All that the band hashes of a text depend on, as JSON values."""
+    return {
+        "rows_per_band": rows_per_band(threshold),
+        "code": rules_sha256(SIGNATURE_RULES),
+        # It defines what a word is.
+        "tokenizers": tokenizers.__version__,
+        "unicode": unicodedata.unidata_version,
+    }
+
+
 @cache
-def rules_sha256() -> str:
-    """SHA-256 of the source and data files below RULES, by name and content."""
-    root = Path(pipeline.__file__).parent
+def rules_sha256(names: tuple[str, ...]) -> str:
+    """SHA-256 of the source and data files at or below ``names`` in the package, by name and content."""
+    root = Path(pipeline.__file__).resolve().parent
     digest = hashlib.sha256()
-    for path in _files(root):
-        for part in (path.relative_to(root).as_posix().encode(), path.read_bytes()):
+    for path in _files(root, names):
+        for part in (path.relative_to(root.parent).as_posix().encode(), path.read_bytes()):
             digest.update(len(part).to_bytes(8, "little"))
             digest.update(part)
     return digest.hexdigest()
 
 
-def _files(root: Path) -> Iterator[Path]:
-    for name in RULES:
-        path = root / name
+def _files(root: Path, names: tuple[str, ...]) -> Iterator[Path]:
+    for name in names:
+        path = (root / name).resolve()
         found = [path] if path.is_file() else path.rglob("*")
         yield from sorted(file for file in found if file.is_file() and file.suffix != ".pyc")

@@ -11,6 +11,9 @@ from schemas.skip_reasons import CONTENT_MODEL, DELETED, EMPTY, NAMESPACE, REDIR
 # Starts neither with '#' nor with an entity or wide space, which could be '#' or white space.
 _NO_REDIRECT = re.compile(rb"\s*[!\"$%'-~]")
 
+# A redirect has a '#' among its first 200 characters, each of which is stored in at most 10 bytes.
+_REDIRECT_BYTES = 2000
+
 
 def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) -> str | None:
     """Why to skip the page; None to keep it."""
@@ -27,6 +30,6 @@ def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) 
         return DELETED
     if not page.raw_text or page.raw_text.isspace():
         return EMPTY
-    if _NO_REDIRECT.match(page.raw_text):
+    if _NO_REDIRECT.match(page.raw_text) or b"#" not in page.raw_text[:_REDIRECT_BYTES]:
         return None
     return REDIRECT if is_redirect(page.beginning) else None

@@ -16,8 +16,10 @@ from pipeline.build import build
 from pipeline.config import BuildConfig
 from pipeline.engine.build_identity import BuildIdentity
 from pipeline.sources.plan import plan_units
+from pipeline.stages.dedup import run_dedup
 from pipeline.stages.extract import extract_folder, extract_one, run_extract
-from pipeline.stages.previous import open_previous, publish_pages
+from pipeline.stages.previous import open_previous, open_signatures, publish_pages, publish_signatures
+from pipeline.stages.signatures import SignatureStage
 from pipeline.stages.templates import run_templates
 from schemas.errors import BertmillError
 from tests.pipeline import builds
@@ -101,7 +103,7 @@ def test_nothing_is_reused_of_a_build_with_other_rules(
     pointer.write_text(json.dumps({**record, "version": 0}))
     assert warning(next_build(tmp_path, corpus)).endswith("it differs in the version of the page index")
     pointer.write_text(json.dumps(record))
-    monkeypatch.setattr("pipeline.documents.reuse.rules_version.rules_sha256", lambda: "other")
+    monkeypatch.setattr("pipeline.documents.reuse.rules_version.rules_sha256", lambda names: "other")
     assert warning(next_build(tmp_path, corpus)).endswith("it differs in code")
 
 
@@ -154,7 +156,11 @@ def test_a_month_later_the_build_has_the_same_bytes(tmp_path: Path, ray_session:
     # Of the earlier build only the stages that matter here.
     work, units = f"{earlier.output}/work", plan_units(earlier)
     templates = run_templates(earlier, work, units)
-    publish_pages(earlier, run_extract(earlier, work, units, templates).folder)
+    extracted = run_extract(earlier, work, units, templates)
+    publish_pages(earlier, extracted.folder)
+    signatures = run_dedup(earlier, work, extracted).signatures
+    assert signatures is not None
+    publish_signatures(earlier, signatures)
     (tmp_path / "1" / "manifest.json").write_text("{}")
 
     output = tmp_path / "2"
@@ -175,7 +181,33 @@ def test_a_month_later_the_build_has_the_same_bytes(tmp_path: Path, ray_session:
     build(config_of_month(tmp_path, output, 2, previous=str(tmp_path / "1")))
     assert builds.published_files(output) == plain
     report = (output / "work" / "report.html").read_text()
-    line = re.search(r"Stage extract reused ([\d,]+) of ([\d,]+) pages", report)
-    assert line is not None
-    reused, pages = (int(number.replace(",", "")) for number in line.groups())
-    assert 0.85 * pages < reused < pages
+    # Half of the units were extracted again, and the signatures of all.
+    for pattern in ("extract reused", "dedup reused the signatures of"):
+        line = re.search(rf"Stage {pattern} ([\d,]+) of ([\d,]+) ", report)
+        assert line is not None
+        reused, pages = (int(number.replace(",", "")) for number in line.groups())
+        assert 0.85 * pages < reused < pages
+
+
+def test_signatures_of_other_rules_are_not_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = extracted(tmp_path)
+    later = next_build(tmp_path, tmp_path / "corpus")
+    pages = open_previous(later)
+
+    def warning(build: BuildConfig) -> str:
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert open_signatures(build, pages) is None
+        (record,) = caplog.records
+        return record.getMessage()
+
+    assert warning(later).endswith("it has no work/signatures.json")
+    stage = SignatureStage.create(f"{config.output}/work", [], config.dedup.jaccard)
+    publish_signatures(config, stage)
+    assert open_signatures(later, pages) is not None
+    other = next_build(tmp_path, tmp_path / "corpus", dedup={"jaccard": 0.5})
+    assert warning(other).endswith("it differs in rows_per_band")
+    pointer = tmp_path / "corpus" / "work" / "signatures.json"
+    pointer.write_text(pointer.read_text()[:40])
+    with pytest.raises(BertmillError, match=r"signatures\.json: damaged, or of another version"):
+        open_signatures(later, pages)

@@ -6,7 +6,7 @@ import grimp
 import pytest
 
 from pipeline.config import BuildConfig
-from pipeline.documents.reuse.rules_version import RULES, cleaning_record
+from pipeline.documents.reuse.rules_version import RULES, SIGNATURE_RULES, cleaning_record, signature_record
 from pipeline.engine.build_identity import differences
 
 # Without code that a text depends on: plain classes, and the loading of plug-ins, which have hashes.
@@ -29,6 +29,18 @@ def test_every_module_that_cleaning_imports_is_part_of_the_version() -> None:
         if not any(module == name or module.startswith(f"{name}.") for name in covered)
     }
     assert outside == set()
+
+
+def test_every_module_that_signatures_import_is_part_of_their_version() -> None:
+    graph = grimp.build_graph("pipeline", "schemas")
+    covered = {
+        f"pipeline.{name}".replace("pipeline.../", "").removesuffix(".py").replace("/", ".")
+        for name in SIGNATURE_RULES
+    }
+    modules = {"pipeline.dedup.minhash", "pipeline.dedup.shingles"}
+    modules |= {upstream for module in modules for upstream in graph.find_upstream_modules(module)}
+    assert covered == modules
+    assert signature_record(0.8) != signature_record(0.85)
 
 
 def test_settings_rules_and_plugins_count_and_units_do_not(
