@@ -1,12 +1,13 @@
-"""What does `previous` save? Extraction of two snapshots of dumps, the second with and without the first.
+"""What does `previous` save? Two snapshots of dumps, the second built with and without the first.
 
-    python -m benchmarks.reuse DUMP.xml.bz2... [--share 0.05] [--repeats 3]
+    python -m benchmarks.reuse DUMP.xml.bz2... [--share 0.05] [--repeats 5]
 
 Prints Markdown. The second snapshot is the first with one more sentence in a share of the articles, and in a
 second round in that share of the pages of all namespaces, templates included. Seconds are processor time of
-stage extract: reading (decompression and XML), cleaning or reuse, writing of documents and index. Reading
-alone stands beside it, since no page can be known before it is read. The best of the repeats counts. Exit
-status 1 when a document or a count differs.
+this process; the best of the repeats counts, which alternate. The stages that reuse are extract (reading,
+cleaning or reuse, documents and index) and the signatures of near dedup. Beside them stand the parts that no
+reuse avoids, and what index and signatures cost every build. Exit status 1 when a document, a signature or a
+count differs.
 """
 
 import argparse
@@ -16,28 +17,38 @@ import re
 import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from pipeline.config import BuildConfig
-from pipeline.documents.reuse.previous_pages import PreviousPages, Reused, total_reused
+from pipeline.dedup.near import ranks_of
+from pipeline.documents.extraction import extract_unit
+from pipeline.documents.funnel import Funnel
+from pipeline.documents.part import Part
+from pipeline.documents.removals import chosen_batches
+from pipeline.documents.reuse.previous_pages import PreviousPages, Reused, reused_text, total_reused
 from pipeline.documents.template_scan import scan_unit, wiki_name
 from pipeline.documents.template_tables import learn_wiki
-from pipeline.engine.commit import Marker, StageFolder
+from pipeline.engine.commit import Marker, PartWriter, StageFolder
+from pipeline.sources.mediawiki.dumps import read_stored_pages
 from pipeline.sources.plan import plan_units
-from pipeline.sources.reader import read_unit
 from pipeline.sources.units import Unit
 from pipeline.stages.extract import UnitCounts, extract_folder, extract_one
 from pipeline.stages.previous import previous_parts
+from pipeline.stages.signatures import PreviousSignatures, SignatureStage, reused_signatures_text
 from pipeline.stages.templates import TemplatesResult
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
+from schemas.documents import DOCUMENTS
 from schemas.templates import FOUND
 
+COLUMNS = ["key", "content_hash", "sentences"]
 _PAGE = re.compile(rb"<page>.*?</page>", re.S)
 _ADDED = b"\nOne more sentence was written in the month between the two snapshots."
 
@@ -82,16 +93,34 @@ class Extracted:
         """What was reused."""
         return total_reused(marker.counts.reused for marker in self.markers.values())
 
+    def bytes(self, suffix: str) -> int:
+        """Bytes of the files with a suffix."""
+        return sum(path.stat().st_size for path in Path(self.folder.uri).glob(f"*{suffix}"))
+
+
+@dataclass(frozen=True)
+class Signed:
+    """The band hashes of one extraction, and their seconds of processor time."""
+
+    stage: SignatureStage
+    seconds: float
+
+    def hashes(self) -> dict[str, str]:
+        """Unit -> hash of its file."""
+        return {unit: marker.files[0].sha256 for unit, marker in self.stage.folder.finished().items()}
+
+    def bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(marker.files[0].bytes for marker in self.stage.folder.finished().values())
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("dumps", type=Path, nargs="+")
     parser.add_argument("--share", type=float, default=0.05)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     equal = True
-    print("| changed | pages | reused | reading alone | without | with | with / without | less reading |")
-    print("|---|---:|---:|---:|---:|---:|---:|---:|")
     for changed in ("articles", "all namespaces"):
         with tempfile.TemporaryDirectory() as folder:
             equal &= compare(Path(folder), arguments, changed)
@@ -99,29 +128,64 @@ def main() -> int:
 
 
 def compare(folder: Path, arguments: argparse.Namespace, changed: str) -> bool:
-    """Prints a line of the table. Returns whether the documents and counts are equal."""
+    """Prints the tables of one kind of change. Returns whether documents, signatures and counts are equal."""
     first = snapshot(folder / "1", arguments.dumps, 0.0, changed)
     second = snapshot(folder / "2", arguments.dumps, arguments.share, changed)
     earlier = extract(first, folder / "work1", None)
     pages = PreviousPages(previous_parts(earlier.folder))
-    runs: dict[bool, list[Extracted]] = {False: [], True: []}
-    reading = 1e9
+    signed = sign(earlier, folder / "work1", None)
+    previous = PreviousSignatures(signed.stage.folder, pages)
+    seconds: dict[str, list[float]] = defaultdict(list)
     for number in range(arguments.repeats):
-        reading = min(reading, read_seconds(second))
-        for reuses in (False, True):
-            work = folder / f"work2-{number}-{reuses}"
-            runs[reuses].append(extract(second, work, pages if reuses else None))
-    seconds = {reuses: min(run.seconds for run in found) for reuses, found in runs.items()}
-    plain, reusing = runs[False][-1], runs[True][-1]
-    reused = reusing.reused()
-    share = reused.reused / max(1, reused.pages)
-    whole = seconds[True] / seconds[False]
-    rest = (seconds[True] - reading) / (seconds[False] - reading)
+        seconds["bz2"].append(timed(lambda: decompress(second)))
+        seconds["read"].append(timed(lambda: read(second)))
+        seconds["no index"].append(timed(partial(extract_without_index, second, folder / f"bare{number}")))
+        plain = extract(second, folder / f"plain{number}", None)
+        reusing = extract(second, folder / f"reusing{number}", pages)
+        plain_signed = sign(plain, folder / f"plain{number}", None)
+        reusing_signed = sign(reusing, folder / f"reusing{number}", previous)
+        for name, run in (("extract", plain), ("extract with", reusing)):
+            seconds[name].append(run.seconds)
+        for name, signing in (("sign", plain_signed), ("sign with", reusing_signed)):
+            seconds[name].append(signing.seconds)
+    best = {name: min(found) for name, found in seconds.items()}
+    print(f"\n## {arguments.share:.0%} of {changed} changed\n")
+    print(f"Extract {reused_text(reusing.reused())}.")
+    print(f"Near dedup {reused_signatures_text(reusing_signed.stage.counts())}.\n")
+    print_table(best)
+    print_costs(best, plain, plain_signed)
+    same_files = plain_signed.hashes() == reusing_signed.hashes()
+    return same_files and plain.hashes() == reusing.hashes() and plain.funnels() == reusing.funnels()
+
+
+def print_table(best: Mapping[str, float]) -> None:
+    """The stages with and without the earlier build, and the parts of them that stay."""
+    rows = [
+        ("extract", best["extract"], best["extract with"]),
+        ("of it: bz2 alone", best["bz2"], best["bz2"]),
+        ("of it: XML to pages", best["read"] - best["bz2"], best["read"] - best["bz2"]),
+        ("of it: all else", best["extract"] - best["read"], best["extract with"] - best["read"]),
+        ("signatures of near dedup", best["sign"], best["sign with"]),
+        ("both stages", best["extract"] + best["sign"], best["extract with"] + best["sign with"]),
+        (
+            "both without bz2",
+            best["extract"] + best["sign"] - best["bz2"],
+            best["extract with"] + best["sign with"] - best["bz2"],
+        ),
+    ]
+    print("| | without, s | with, s | with / without |\n|---|---:|---:|---:|")
+    for name, without, reusing in rows:
+        print(f"| {name} | {without:.2f} | {reusing:.2f} | {reusing / without:.1%} |")
+
+
+def print_costs(best: Mapping[str, float], plain: "Extracted", signed: "Signed") -> None:
+    """What index and stored signatures cost every build."""
+    documents, index = (plain.bytes(suffix) for suffix in (".parquet", ".pages"))
+    slower = best["extract"] / best["no index"] - 1
     print(
-        f"| {arguments.share:.0%} of {changed} | {reused.pages:,} | {share:.1%} | {reading:.2f} s "
-        f"| {seconds[False]:.2f} s | {seconds[True]:.2f} s | {whole:.1%} | {rest:.1%} |"
+        f"\nIndex: {index / documents:.1%} of the bytes of the documents, {slower:.1%} of extract's time. "
+        f"Stored signatures: {signed.bytes() / documents:.1%} of these bytes."
     )
-    return plain.hashes() == reusing.hashes() and plain.funnels() == reusing.funnels()
 
 
 def snapshot(folder: Path, dumps: list[Path], share: float, changed: str) -> Snapshot:
@@ -162,14 +226,35 @@ def learned(units: list[Unit]) -> Iterator[tuple[str, TemplateTable]]:
             yield wiki_name(file), learn_wiki([found], site).table
 
 
-def read_seconds(snapshot: Snapshot) -> float:
-    """Processor time of reading all pages."""
+def timed(action: Callable[[], None]) -> float:
+    """Processor time of an action."""
     start = time.process_time()
+    action()
+    return time.process_time() - start
+
+
+def decompress(snapshot: Snapshot) -> None:
+    """Decompresses all files with libbz2, whole."""
     for unit in snapshot.units:
         for file in unit.ranges:
-            for _ in read_unit(file, snapshot.config.extraction):
+            bz2.decompress(Path(file.uri).read_bytes())
+
+
+def read(snapshot: Snapshot) -> None:
+    """Reads all pages as far as stage extract does before it looks a page up."""
+    for unit in snapshot.units:
+        for file in unit.ranges:
+            for _ in read_stored_pages(file, snapshot.config.extraction.max_page_chars):
                 pass
-    return time.process_time() - start
+
+
+def extract_without_index(snapshot: Snapshot, work: Path) -> None:
+    """Extracts all units and writes documents only."""
+    for number, unit in enumerate(snapshot.units):
+        with PartWriter(DOCUMENTS, str(work / f"{number}.parquet"), "part") as writer:
+            for batch in extract_unit(unit, snapshot.config, Funnel(), snapshot.tables.table_of):
+                writer.write(batch)
+            writer.finish()
 
 
 def extract(snapshot: Snapshot, work: Path, previous: PreviousPages | None) -> Extracted:
@@ -180,6 +265,23 @@ def extract(snapshot: Snapshot, work: Path, previous: PreviousPages | None) -> E
         extract_one(unit, snapshot.config, folder, snapshot.tables, previous)
     seconds = time.process_time() - start
     return Extracted(folder, folder.finished(), seconds)
+
+
+def sign(extracted: Extracted, work: Path, previous: PreviousSignatures | None) -> Signed:
+    """Computes or reuses the band hashes of all documents, as the near round reads them."""
+    threshold = BuildConfig.model_fields["dedup"].get_default(call_default_factory=True).jaccard
+    stage = SignatureStage.create(str(work), [], threshold, extracted.folder, previous)
+    files = [(marker.files[0].path, marker.files[0].rows) for marker in extracted.markers.values()]
+    parts = [Part(number, extracted.folder.path(path), rows, 0) for number, (path, rows) in enumerate(files)]
+
+    def run() -> None:
+        for part in parts:
+            with stage.part(part) as bands:
+                for _, table in chosen_batches(part, np.ones(part.rows, bool), COLUMNS):
+                    ranks_of(table["key"].to_pylist())
+                    bands.of(table)
+
+    return Signed(stage, timed(run))
 
 
 if __name__ == "__main__":

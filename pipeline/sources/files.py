@@ -96,6 +96,8 @@ def _match(pattern: str) -> Iterator[SourceFile]:
         uris = storage.expand_glob(pattern)
     elif storage.exists(pattern):
         folder, uris = public.rpartition("/")[0], [pattern]
+    elif storage.scheme(pattern) in ("http", "https"):
+        raise InputError(f"{pattern}: no such file (the path of a folder on a web server must end with /)")
     else:
         folder = public.rstrip("/")
         uris = [info.uri for info in storage.list_files(pattern)]

@@ -137,7 +137,7 @@ def snapshot(folder: Path, month: int) -> None:
 def config_of_month(tmp_path: Path, output: Path, month: int, **fields: Any) -> BuildConfig:
     source = {"name": "wiki", "kind": "wikimedia", "paths": [str(tmp_path / f"dumps{month}")]}
     instances = {"bucket_bytes": 1 << 20, "lengths": [{"max_seq_length": 128, "max_predictions": 20}]}
-    data = builds.config(output, sources=[source], instances=instances, **fields)
+    data = builds.config(output, sources=[source], instances=instances, dedup={"near": True}, **fields)
     return validate(BuildConfig, data, "test")
 
 
