@@ -191,7 +191,7 @@ def test_a_month_later_the_build_has_the_same_bytes(tmp_path: Path, ray_session:
 
 def test_signatures_of_other_rules_are_not_reused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = extracted(tmp_path)
-    later = next_build(tmp_path, tmp_path / "corpus")
+    later = next_build(tmp_path, tmp_path / "corpus", dedup={"near": True})
     pages = open_previous(later)
 
     def warning(build: BuildConfig) -> str:
@@ -205,7 +205,7 @@ def test_signatures_of_other_rules_are_not_reused(tmp_path: Path, caplog: pytest
     stage = SignatureStage.create(f"{config.output}/work", [], config.dedup.jaccard)
     publish_signatures(config, stage)
     assert open_signatures(later, pages) is not None
-    other = next_build(tmp_path, tmp_path / "corpus", dedup={"jaccard": 0.5})
+    other = next_build(tmp_path, tmp_path / "corpus", dedup={"near": True, "jaccard": 0.5})
     assert warning(other).endswith("it differs in rows_per_band")
     pointer = tmp_path / "corpus" / "work" / "signatures.json"
     pointer.write_text(pointer.read_text()[:40])
