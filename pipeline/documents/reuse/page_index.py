@@ -89,26 +89,23 @@ class Answers:
         """Hash of the answers to all of `looked_up_lines`, 16 bytes."""
         known = self._of_lines.get(lines)
         if known is None:
-            digest = hashlib.blake2b(digest_size=16)
-            for line in lines.split(b"\n") if lines else ():
-                digest.update(self._line(line))
-            known = digest.digest()
+            hash_of = self._of_line.get
+            hashes = [hash_of(line) or self._line(line) for line in lines.split(b"\n")] if lines else []
+            known = hashlib.blake2b(b"".join(hashes), digest_size=16).digest()
             if len(self._of_lines) < _MAX_REMEMBERED:
                 self._of_lines[lines] = known
         return known
 
     def _line(self, line: bytes) -> bytes:
-        known = self._of_line.get(line)
-        if known is None:
-            kind, name = line[:1], line[1:].decode("utf-8", "surrogatepass")
-            answer = (
-                repr(tuple(self._wiki.known_of(name)))
-                if kind == b"t"
-                else str(is_learned(name, self._wiki.templates.back_matter))
-            )
-            known = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-            if len(self._of_line) < _MAX_REMEMBERED:
-                self._of_line[line] = known
+        kind, name = line[:1], line[1:].decode("utf-8", "surrogatepass")
+        answer = (
+            repr(tuple(self._wiki.known_of(name)))
+            if kind == b"t"
+            else str(is_learned(name, self._wiki.templates.back_matter))
+        )
+        known = hashlib.blake2b(answer.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+        if len(self._of_line) < _MAX_REMEMBERED:
+            self._of_line[line] = known
         return known
 
 

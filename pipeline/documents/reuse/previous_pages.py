@@ -109,6 +109,23 @@ class PreviousPages:
         return None
 
 
+class _Intervals:
+    """Finds the intervals [first, last] that hold a number; at most _MAX_OPEN of them."""
+
+    def __init__(self, first: I64, last: I64) -> None:
+        self._first, self._last = first, last
+        self._bounds = np.unique(np.concatenate((first, last + 1))).tolist()
+        self._found: dict[int, list[int]] = {}
+
+    def holding(self, number: int) -> list[int]:
+        """Their places, ascending. Between two bounds the answer is the same."""
+        segment = bisect.bisect_right(self._bounds, number)
+        if segment not in self._found:
+            places = np.flatnonzero((self._first <= number) & (number <= self._last))
+            self._found[segment] = places[:_MAX_OPEN].tolist()
+        return self._found[segment]
+
+
 class _Ranges:
     """The parts with pages of one wiki."""
 
@@ -116,6 +133,7 @@ class _Ranges:
         self.parts = [part for _, part in found]
         self._first = np.array([pages.first for pages, _ in found], np.int64)
         self._last = np.array([pages.last for pages, _ in found], np.int64)
+        self._intervals = _Intervals(self._first, self._last)
 
     def meeting(self, pages: PageRange) -> list[PreviousPart]:
         """The parts whose range has a page id of ``pages``."""
@@ -124,8 +142,7 @@ class _Ranges:
 
     def holding(self, page_id: int) -> list[PreviousPart]:
         """The parts whose range has the page; at most _MAX_OPEN of them."""
-        places = np.flatnonzero((self._first <= page_id) & (page_id <= self._last))
-        return [self.parts[place] for place in places[:_MAX_OPEN]]
+        return [self.parts[place] for place in self._intervals.holding(page_id)]
 
 
 @lru_cache(maxsize=_MAX_OPEN)
@@ -143,14 +160,14 @@ class _OpenPart:
             self._file = part.pages.open()
             if self._file.schema_arrow != PAGES:
                 raise ValueError("has other columns")
-            self._first, self._last = _page_ids(self._file.metadata)
+            self._page_ids = _Intervals(*_page_ids(self._file.metadata))
         self._groups: OrderedDict[int, dict[bytes, PageRecord]] = OrderedDict()
         self._asked = self._read = 0
 
     def find(self, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
         self._asked += 1
-        for group in np.flatnonzero((self._first <= page_id) & (page_id <= self._last))[:_MAX_OPEN]:
-            record = self._group(int(group)).get(digest)
+        for group in self._page_ids.holding(page_id):
+            record = self._group(group).get(digest)
             if record is not None:
                 if answers.of(record.looked_up) != record.answers:
                     return None

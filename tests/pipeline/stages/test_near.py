@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.dedup.evaluation_files import load_evaluation
+from pipeline.dedup.exact import content_hash
 from pipeline.dedup.near import near_removals
 from pipeline.documents.part import Part
 from pipeline.documents.removals import REMOVALS, Removals
@@ -44,6 +45,9 @@ def write_parts(folder: Path, keys: Any, documents: Any, rows: Any) -> list[Any]
                 "lang": pa.array(["xx"] * len(chosen), pa.string()),
                 "sentences": pa.array(
                     [sentences_of(documents[key]) for key in chosen], pa.list_(pa.string())
+                ),
+                "content_hash": pa.array(
+                    [content_hash(documents[key].encode()) for key in chosen], pa.binary(16)
                 ),
             }
         )

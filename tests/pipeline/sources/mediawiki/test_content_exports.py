@@ -171,7 +171,7 @@ def test_a_folder_on_a_web_server_is_listed_by_its_checksums(tmp_path: Path, web
     assert [unit.name for unit in units] == sorted(path.name for path in folder.glob("*.bz2"))
     assert _plan(f"{uri}/enwiki-*p1p*.xml.bz2")[0].name == "enwiki-2026-09-01-p1p9.xml.bz2"
     assert [len(list(read_unit(unit, Extraction()))) for unit in units] == [10, 9]
-    with pytest.raises(InputError, match=r"/none: no such file \(the path of a folder on .* must end with /\)"):
+    with pytest.raises(InputError, match=r"/none: no such file \(the path of a folder .* must end with /\)"):
         _plan(f"{uri}/none")
     (folder / "SHA256SUMS").unlink()
     with pytest.raises(InputError, match="no SHA256SUMS, which is needed to list a folder of a web server"):
