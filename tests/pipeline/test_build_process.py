@@ -46,9 +46,8 @@ def test_a_killed_build_with_an_earlier_one_gives_the_same_bytes_on_s3(
     path = builds.write_config(tmp_path, builds.held_out_config(s3_folder, previous=str(built.folder)))
     job = start(path)
     when_stored(job, s3_folder, "templates-")
-    workers = ray_workers(job.pid)
-    assert workers
-    for worker in workers:
+    wait_until(lambda: ray_workers(job.pid), what="a worker")
+    for worker in ray_workers(job.pid):
         os.kill(worker, signal.SIGKILL)
     when_stored(job, s3_folder, "extract-")
     os.killpg(job.pid, signal.SIGKILL)
@@ -84,13 +83,14 @@ def when_stored(job: "subprocess.Popen[bytes]", output: str, stage: str) -> None
     assert job.poll() is None, "the job ended before it could be killed"
 
 
-def ray_workers(group: int) -> list[int]:
-    """The worker processes of the Ray in a process group."""
+def ray_workers(session: int) -> list[int]:
+    """The worker processes of the Ray of a session. They have process groups of their own."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            is_worker = (folder / "cmdline").read_bytes().startswith(b"ray::")
-            if is_worker and os.getpgid(int(folder.name)) == group:
+            command = (folder / "cmdline").read_bytes().rstrip(b"\0 ")
+            is_worker = command.startswith(b"ray::") and not command.endswith(b"Agent")
+            if is_worker and os.getsid(int(folder.name)) == session:
                 found.append(int(folder.name))
     return found
 
