@@ -12,7 +12,7 @@ import zstandard
 from cluster.compressed import read_decompressed
 from pipeline.dedup.evaluation_files import evaluation_texts
 from schemas.errors import InputError
-from trainer.finetuning.text_files import read_text
+from trainer.finetuning.inputs.text_files import read_text
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
