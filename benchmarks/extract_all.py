@@ -119,13 +119,13 @@ def print_report(
     for wiki in wikis.values():
         total.add(wiki)
     print("# Extraction of real dumps, one core\n")
-    print(f"{files}; {len(wikis)} wikis. The accounting {'closes' if balanced else 'DOES NOT CLOSE'}.")
+    print(f"{files}, {len(wikis)} wikis. The accounting {'closes' if balanced else 'DOES NOT CLOSE'}.")
     print(
         f"bz2 alone: {total.unpacked_bytes / 1e6 / (total.unpacking or 1):.1f} MB of XML/s in the same run."
     )
     print(
         "Slowest pages: "
-        + "; ".join(f"{title} {seconds:.3f} s" for seconds, title in reversed(slowest))
+        + ", ".join(f"{title} {seconds:.3f} s" for seconds, title in reversed(slowest))
         + "."
     )
     peak = peak_resident_bytes() / 2**20

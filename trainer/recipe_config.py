@@ -44,13 +44,13 @@ class LanguageSampling(Section):
     """How often each language is trained: in proportion to its sequences to the power of ``exponent``."""
 
     exponent: Annotated[float, Field(ge=0, le=4)]
-    """1 takes languages as often as the corpus has them, 0 all alike (XLM-R: 0.3; mBERT: 0.7)."""
+    """1 keeps the shares of the corpus, 0 trains all languages equally often (XLM-R: 0.3; mBERT: 0.7)."""
     end_exponent: Annotated[float, Field(ge=0, le=4)] | None = None
     """Exponent of the last step; in between it changes linearly (mmBERT: 0.7 to 0.3)."""
     pool: Annotated[int, Field(ge=2, le=32)] = 4
     """Sequences of the corpus, in its training order, for each one that is trained. A language can be
-    at most this many times as frequent as in the corpus; sequences that are not chosen wait for the next
-    epoch."""
+    at most this many times as frequent as in the corpus. Sequences that are not chosen may be chosen in the
+    next epoch."""
 
 
 class LengthWarmup(Section):
@@ -89,7 +89,7 @@ class Phase(Section):
     """Optimizer steps. Give either steps or epochs."""
     epochs: Positive | None = None
     """Passes over the sequences of this length; the last batch may be smaller. A phase that follows one of
-    the same length goes on where that stopped, and has as many sequences as this number of passes."""
+    the same length continues where that stopped, and has as many sequences as this number of passes."""
     learning_rate: Annotated[float, Field(gt=0, lt=10)]
     """Peak learning rate of the phase."""
     warmup: Annotated[float, Field(ge=0)] | None = None

@@ -42,7 +42,7 @@ class CorpusSize:
 
     @staticmethod
     def of(config: BuildConfig, compressed_bytes: float, rates: Rates) -> "CorpusSize":
-        """From the bytes of the sources, by the measured ratios. Raises ConfigError if it is not a size."""
+        """From the bytes of the sources, by the measured ratios. Raises ConfigError for an invalid size."""
         if not 0 <= compressed_bytes < math.inf:
             raise ConfigError(f"--input-gb: {compressed_bytes / 1e9:g} must be finite and non-negative")
         ratio, settings = rates.corpus, config.instances
@@ -246,10 +246,10 @@ def _phase(
 
 
 def one_gpu(model: ModelConfig, length: int, training: TrainingRates) -> tuple[float, TrainingRate | str]:
-    """Full rows per second of one GPU, and the source of this rate.
+    """Full sequences per second of one GPU, and the source of this rate.
 
-    The rate of the nearest vocabulary size is scaled by the FLOPs of a row. Without a rate of this model
-    at this length, the FLOPs run at a fixed share of the peak.
+    The rate of the nearest vocabulary size is scaled by the FLOPs of a sequence. Without a rate of this
+    model at this length, the FLOPs run at a fixed share of the peak.
     """
     fitting = [
         rate
@@ -287,7 +287,7 @@ def parameters(model: ModelConfig) -> int:
 
 
 def row_flops(model: ModelConfig, length: int, masked_share: float = 0.15) -> float:
-    """FLOPs of a full row, forward and backward, with the MLM head on masked positions only."""
+    """FLOPs of a full sequence, forward and backward, with the MLM head on masked positions only."""
     return training_flops(model, length, length**2, masked_share * length)
 
 

@@ -1,8 +1,8 @@
-"""Whether missing AWS credentials are a fault of the service that gives them, which passes, or of the user.
+"""Decides whether missing AWS credentials are a transient fault of their service or a user's mistake.
 
 Machines and pods get their credentials over HTTP: from EC2's instance metadata, from ECS or from the EKS Pod
-Identity agent. A busy service must not end a job of days. botocore asks instance metadata once and reports
-an error as "no credentials", so this module asks again whether the service has any.
+Identity agent. A busy service must not end a job of days. botocore queries instance metadata once and reports
+an error as "no credentials", so this module queries again whether the service has any.
 """
 
 import os
@@ -40,7 +40,7 @@ def is_service_fault(error: BaseException) -> bool:
 
 
 def instance_has_role() -> bool:
-    """Whether instance metadata is reachable and has a role for this machine, or is too busy to say."""
+    """Whether instance metadata is reachable and has a role for this machine, or is too busy to answer."""
     if os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true":
         return False
     root = (os.environ.get("AWS_EC2_METADATA_SERVICE_ENDPOINT") or _DEFAULT_ENDPOINT).rstrip("/")
