@@ -1,4 +1,4 @@
-"""Writes sentences of the bundled books, labelled by language, for the fine-tuning tutorial.
+"""Writes sentences of the bundled books, labeled by language, for the fine-tuning tutorial.
 
 python examples/label_sentences.py runs/book-language
 """

@@ -21,9 +21,9 @@ class MaskRule(Section):
     """What dynamic masks select; the masking rule of the corpus fills what is left out."""
 
     rate: Annotated[float, Field(gt=0, le=0.9)] | None = None
-    """Share of the tokens to predict (BERT: 0.15; Wettig et al. 2023: more for larger models)."""
+    """Share of the tokens to predict (BERT: 0.15; Wettig et al. 2022: more for larger models)."""
     end_rate: Annotated[float, Field(gt=0, le=0.9)] | None = None
-    """Share in the last step; in between it falls or rises linearly (Ankner et al. 2024: 0.3 to 0.15)."""
+    """Share in the last step; in between it falls or rises linearly (Ankner et al. 2023: 0.3 to 0.15)."""
     unit: MaskUnit | None = None
     """token, whole_word, span (SpanBERT) or ngram (ALBERT)."""
     mask_share: Share | None = None
@@ -54,7 +54,7 @@ class LanguageSampling(Section):
 
 
 class LengthWarmup(Section):
-    """Sequence length warm-up: longer sequences are cut at the start of a phase (Li et al. 2022)."""
+    """Sequence length warm-up: longer sequences are cut at the start of a phase (Li et al. 2021)."""
 
     start: Annotated[int, Field(ge=16, le=8192)]
     """Longest sequence in the first step, in tokens."""

@@ -16,14 +16,14 @@ def test_three_megabytes_at_most() -> None:
     assert sum(path.stat().st_size for path in SAMPLE.rglob("*") if path.is_file()) <= 3_000_000
 
 
-def test_every_file_is_listed_with_source_licence_and_checksum() -> None:
+def test_every_file_is_listed_with_source_license_and_checksum() -> None:
     listed = _listed()
     found = {str(path.relative_to(SAMPLE)) for path in SAMPLE.rglob("*") if path.is_file()}
     assert found - {"SOURCES.md", "SOURCES.tsv"} == set(listed)
     for name, row in listed.items():
         assert hashlib.sha256((SAMPLE / name).read_bytes()).hexdigest() == row["sha256"], name
         assert row["source"].startswith("https://")
-        assert row["licence"]
+        assert row["license"]
         assert row["changes"]
 
 
