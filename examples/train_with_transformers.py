@@ -24,7 +24,9 @@ def main(argv: list[str] | None = None) -> float:
     parser.add_argument("--output", required=True, help="folder for checkpoints and the model")
     parser.add_argument("--steps", type=int, default=200, help="optimizer steps in total")
     parser.add_argument("--batch-size", type=int, default=32, help="sequences per batch")
-    parser.add_argument("--max-seq-length", type=int, default=128, help="sequence length: which set of the corpus")
+    parser.add_argument(
+        "--max-seq-length", type=int, default=128, help="sequence length: which set of the corpus"
+    )
     parser.add_argument("--hidden-size", type=int, default=128, help="size of the model")
     parser.add_argument("--dropout", type=float, default=0.1, help="dropout of hidden states and attention")
     arguments = parser.parse_args(argv)

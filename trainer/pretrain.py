@@ -41,7 +41,12 @@ def argument_parser() -> argparse.ArgumentParser:
         "--phases.0.steps=100",
         TrainConfig,
     )
-    parser.add_argument("--launcher", choices=("ray", "local", "torchrun"), default="ray")
+    parser.add_argument(
+        "--launcher",
+        choices=("ray", "local", "torchrun"),
+        default="ray",
+        help="how the ranks start: under Ray Train (default), as this process alone, or by torchrun",
+    )
     parser.add_argument(
         "--take-over",
         action="store_true",

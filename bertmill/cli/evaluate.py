@@ -1,4 +1,4 @@
-"""``bertmill evaluate``: a model's MLM and NSP metrics on held-out rows, by language."""
+"""``bertmill evaluate``: a model's MLM and NSP metrics on held-out sequences, by language."""
 
 import argparse
 import json
@@ -17,16 +17,16 @@ def add_parser(commands: Commands) -> None:
     """Adds ``evaluate`` to the console command."""
     parser = commands.add_parser(
         "evaluate",
-        help="evaluate a model on held-out rows, by language",
+        help="evaluate a model on held-out sequences, by language",
         description="MLM loss, perplexity and accuracy, and NSP accuracy, of a Hugging Face directory, a run "
-        "or a checkpoint on the validation rows of a corpus.",
+        "or a checkpoint on the validation sequences of a corpus.",
     )
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory, run, or checkpoint")
     parser.add_argument("--corpus", required=True, metavar="MANIFEST", help="the corpus manifest")
     parser.add_argument(
         "--length", type=positive, metavar="N", help="sequence length (default: the longest that fits)"
     )
-    parser.add_argument("--rows", type=positive, metavar="N", help="rows to evaluate (default: all)")
+    parser.add_argument("--rows", type=positive, metavar="N", help="sequences to evaluate (default: all)")
     parser.add_argument(
         "--micro-batch-tokens",
         type=positive,
@@ -39,7 +39,7 @@ def add_parser(commands: Commands) -> None:
         "--launcher",
         choices=("local", "torchrun"),
         default="local",
-        help="torchrun: several processes share the rows, and CPUs give bit-identical results; start it as "
+        help="torchrun: several processes share the sequences, and CPUs give bit-identical results; start it as "
         "torchrun --nproc-per-node N -m bertmill evaluate ... --launcher torchrun",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -31,14 +31,14 @@ def add_parser(commands: Commands) -> None:
         "head gives hidden instead, the first eight numbers of each last hidden state. "
         "Area `dump` reads files instead and prints which pages are kept and which are skipped.",
     )
-    parser.add_argument("area", choices=[*LINE_AREAS, "model", "dump"])
+    parser.add_argument("area", choices=[*LINE_AREAS, "model", "dump"], help="the transform to run")
     parser.add_argument(
         "files",
         nargs="*",
         metavar="FILE",
         help="dump files (area dump), or the model: a Hugging Face directory, run or checkpoint (area model)",
     )
-    parser.add_argument("--vocab", metavar="FILE", help="vocab.txt (area tokens only)")
+    parser.add_argument("--vocab", metavar="FILE", help="the vocabulary, a vocab.txt (area tokens only)")
     parser.set_defaults(execute=run)
 
 

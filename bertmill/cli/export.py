@@ -27,7 +27,7 @@ def add_parser(commands: Commands) -> None:
         type=natural,
         default=0,
         metavar="ROWS",
-        help="evaluate on this many held-out rows for the model card (default: 0)",
+        help="evaluate on this many held-out sequences for the model card (default: 0)",
     )
     parser.add_argument(
         "--ema", action="store_true", help="export the moving average of the weights (config field ema)"

@@ -38,7 +38,7 @@ def add_parser(commands: Commands) -> None:
         "plan",
         help="predict time, memory, storage and cost",
         description="Predicts a build on N cores or a training run on M GPUs from measured rates "
-        "(bertmill/planning/rates.json gives their sources). Of the sources it reads only names and sizes.",
+        "(bertmill/planning/rates.json gives their sources). Reads only the names and sizes of the sources.",
     )
     parser.add_argument("config", metavar="CONFIG", help="config of a build or of a training run")
     parser.add_argument("--cores", type=int, default=64, metavar="N", help="cores of the build (default: 64)")
@@ -49,7 +49,7 @@ def add_parser(commands: Commands) -> None:
         "--node-memory-gb",
         type=amount,
         metavar="GB",
-        help="memory of a build node; a build that does not fit exits with status 2 (default: 4 GB a core)",
+        help="memory of a build node; a build that does not fit exits with status 2 (default: 4 GB per core)",
     )
     parser.add_argument(
         "--input-gb",

@@ -19,9 +19,9 @@ _EXIT = """| status | meaning |
 |---|---|
 | 0 | success |
 | 1 | `verify` found faults, or a submitted job failed |
-| 2 | a mistake in the command, a config or an input; one line on stderr says what and where |
-| 130 | Ctrl-C |
-| 143 | `pretrain`, `finetune` or `scorecard` stopped on SIGTERM and saved its state; rerun it to resume |
+| 2 | a mistake in the command, a config or an input, which one line on stderr explains |
+| 143 | `build`, `pretrain`, `finetune` or `scorecard` stopped on a signal and can resume: rerun it |
+| 130 | Ctrl-C in any other command |
 """
 
 
