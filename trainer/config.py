@@ -266,7 +266,7 @@ class TrainConfig(Section):
     language_sampling: LanguageSampling | None = None
     """Train languages in other proportions than those of the corpus."""
     phases: Annotated[list[Phase], Field(min_length=1)]
-    """Trained one after another."""
+    """The phases, trained one after another."""
     optimizer: Optimizer = Optimizer()
     """The optimizer."""
     schedule: Schedule = Schedule()

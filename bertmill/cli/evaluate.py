@@ -39,8 +39,8 @@ def add_parser(commands: Commands) -> None:
         "--launcher",
         choices=("local", "torchrun"),
         default="local",
-        help="torchrun: several processes share the sequences, and CPUs give bit-identical results; start it as "
-        "torchrun --nproc-per-node N -m bertmill evaluate ... --launcher torchrun",
+        help="torchrun: several processes share the sequences, and CPUs give bit-identical results; start it "
+        "as torchrun --nproc-per-node N -m bertmill evaluate ... --launcher torchrun",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(

@@ -39,7 +39,7 @@ def numbers(content: Mapping[str, Any]) -> dict[str, float]:
 
 
 class PretrainingFigures(_Record):
-    """Losses, accuracies and counts of some sequences; a figure without any target is None."""
+    """Losses, accuracies and counts of some sequences. A figure without any target is null."""
 
     sequences: int
     """Sequences of these figures."""
@@ -50,15 +50,15 @@ class PretrainingFigures(_Record):
     loss: float
     """MLM loss plus NSP loss, each the mean over its own targets, in nats."""
     mlm_loss: float | None = None
-    """Mean over the masked tokens, in nats."""
+    """MLM loss: mean over the masked tokens, in nats."""
     mlm_accuracy: float | None = None
-    """0 to 1."""
+    """MLM accuracy, 0 to 1."""
     perplexity: float | None = None
     """exp(mlm_loss)."""
     nsp_loss: float | None = None
-    """Mean over the pairs, in nats."""
+    """NSP or SOP loss: mean over the pairs, in nats."""
     nsp_accuracy: float | None = None
-    """0 to 1."""
+    """NSP or SOP accuracy, 0 to 1."""
     nsp_accuracy_label_0: float | None = None
     """Accuracy on the pairs labeled 0. A head that always answers 0 has 1 here and 0 for label 1."""
     nsp_accuracy_label_1: float | None = None
@@ -81,7 +81,7 @@ class LogRecord(_Record):
 
 
 class StepRecord(LogRecord, PretrainingFigures):
-    """The figures of the steps since the previous StepRecord, over all ranks."""
+    """The figures of the steps since the previous line of figures, over all ranks."""
 
     step: int
     """Optimizer steps done."""
@@ -110,11 +110,11 @@ class StepRecord(LogRecord, PretrainingFigures):
     failed_log_uploads: int
     """Log uploads that failed and were retried."""
     failed_tracker_writes: int = 0
-    """Records that wandb or MLflow did not take."""
+    """Records that wandb or MLflow did not accept."""
     tokens_per_second: float
     """Real tokens per second, over all ranks."""
     step_seconds: float
-    """Mean seconds of a step."""
+    """Mean seconds per step."""
     data_wait_share: float
     """Share of the time spent waiting for data."""
     packing_efficiency: float
@@ -174,7 +174,7 @@ class Started(Event):
 
 
 class Ready(Event):
-    """The first step is done; where the time of the start went, in seconds."""
+    """The first step is done. Seconds that each part of the start took."""
 
     event: Literal["ready"] = "ready"
     step: int
