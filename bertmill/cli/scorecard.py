@@ -1,6 +1,7 @@
 """``bertmill scorecard``: fine-tunes a model over the tasks of a suite, beside published figures."""
 
 import argparse
+import sys
 
 from bertmill.cli.argument_types import Commands, positive
 from cluster.jobs import shutdown
@@ -13,7 +14,8 @@ def add_parser(commands: Commands) -> None:
         help="fine-tune a model over GLUE or multilingual tasks, beside published figures",
         description="Fine-tunes over tasks, learning rates and seeds, one process for each GPU, and writes "
         "scorecard.json, .md and .html with mean, deviation and device-hours. Lists the tasks whose files "
-        "are missing. The same command resumes a scorecard that was stopped.",
+        "are missing. A training that fails does not end the others. The same command resumes a scorecard "
+        "that was stopped, and retries what failed.",
     )
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory, run, or checkpoint")
     parser.add_argument(
@@ -61,7 +63,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints progress and where the pages are. 143: stopped by a signal."""
+    """Prints progress and where the pages are. 1: a job failed; 143: stopped by a signal."""
     # torch is imported where a command needs it: the other commands should not wait for it.
     from bertmill.scorecard.jobs import Settings
     from bertmill.scorecard.layouts import TASKS
@@ -101,6 +103,12 @@ def run(arguments: argparse.Namespace) -> int:
             over = f" ± {100 * mean['deviation']:.1f}" if mean["count"] > 1 else ""
             print(f"{task['title']}  {task['metric']} {100 * mean['mean']:.1f}{over}")
     print(f"written to {arguments.out}/scorecard.html")
-    if not card["complete"]:
+    for name, reason in card["failed"].items():
+        print(f"{name} failed: {reason}", file=sys.stderr)
+    if card["failed"]:
+        print("rerun the same command to try again what failed", file=sys.stderr)
+    elif not card["complete"]:
         print("stopped; rerun the same command to resume")
-    return 0 if card["complete"] else shutdown.EXIT_STOPPED
+    if shutdown.requested():
+        return shutdown.EXIT_STOPPED
+    return 0 if card["complete"] else 1

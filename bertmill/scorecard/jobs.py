@@ -1,9 +1,12 @@
 """The jobs of a scorecard, one for each task, learning rate and seed, and what each leaves behind."""
 
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
+from functools import cache
 from typing import Any
 
 import torch
@@ -12,12 +15,15 @@ from bertmill.scorecard.layouts import TaskFiles
 from bertmill.scorecard.retrieval import retrieval_accuracy
 from cluster import storage
 from cluster.jobs.config_file import validate
+from schemas.errors import BertmillError, InputError
 from schemas.json_text import parse_json
 from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.progress import Event, line_of
 from trainer.finetuning.run import finetune
+
+log = logging.getLogger(__name__)
 
 RESULT_NAME = "job.json"
 
@@ -77,36 +83,80 @@ def _folder(output: str, name: str) -> str:
     return storage.join(storage.join(output, "jobs"), name)
 
 
+class Outcome(Enum):
+    """How a job ended."""
+
+    FINISHED = "finished"
+    STOPPED = "stopped"
+    FAILED = "failed"
+
+
 def result_of(job: Job) -> dict[str, Any] | None:
     """The result of a finished job; None for another one."""
+    data = _record(job)
+    return data if data.get("finished") else None
+
+
+def failure_of(job: Job) -> str | None:
+    """Why a job failed; None for another one."""
+    failure: str | None = _record(job).get("failed")
+    return failure
+
+
+def _record(job: Job) -> dict[str, Any]:
+    """What the last attempt at a job left behind; empty for a job that was never begun."""
     uri = storage.join(job.output, RESULT_NAME)
-    if not storage.exists(uri):
-        return None
-    data: dict[str, Any] = parse_json(storage.read_bytes(uri))
-    return data if data["finished"] else None
+    data: dict[str, Any] = parse_json(storage.read_bytes(uri)) if storage.exists(uri) else {}
+    return data
 
 
 def run_job(
     job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
-) -> bool:
-    """Runs or resumes a job on ``device``; False if it was stopped. Raises BertmillError."""
+) -> Outcome:
+    """Runs or resumes a job on ``device``, and records its result or why it failed."""
+    if failure_of(job) is not None:
+        # What a failed attempt left may be what made it fail, or belong to files that are mended now.
+        storage.delete_prefix(job.output)
     start = time.monotonic()
-    if job.task.pairs:
-        figures = retrieval_accuracy(
-            job.settings.model,
-            job.settings.tokenizer,
-            job.task.pairs,
-            limit=job.settings.max_examples,
-            max_length=job.settings.max_length,
-            device=device,
-            stop_requested=stop_requested,
-        )
-        test = None if figures is None else {name: {"accuracy": value} for name, value in figures.items()}
-        result: dict[str, Any] | None = None if test is None else {"validation": {}, "test": test}
-    else:
-        result = _finetune(job, device, stop_requested, print_line)
-    _write(job, result, time.monotonic() - start)
-    return result is not None
+    try:
+        result = _result(job, device, stop_requested, print_line)
+    except BertmillError as error:
+        record_failure(job, str(error), time.monotonic() - start)
+        return Outcome.FAILED
+    except Exception as error:  # such as a GPU without memory: the other jobs may still succeed
+        log.exception("%s", job.name)
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        record_failure(job, reason, time.monotonic() - start)
+        return Outcome.FAILED
+    _write(job, {"finished": result is not None, **(result or {})}, time.monotonic() - start)
+    return Outcome.FINISHED if result is not None else Outcome.STOPPED
+
+
+def record_failure(job: Job, reason: str, seconds: float) -> None:
+    """Records that an attempt of so many ``seconds`` failed, so that the next start tries again."""
+    _write(job, {"finished": False, "failed": reason}, seconds)
+
+
+def _result(
+    job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """The figures of a job; None if it was stopped. Raises BertmillError."""
+    if job.task.problem:
+        raise InputError(job.task.problem)
+    if not job.task.pairs:
+        return _finetune(job, device, stop_requested, print_line)
+    figures = retrieval_accuracy(
+        job.settings.model,
+        job.settings.tokenizer,
+        job.task.pairs,
+        limit=job.settings.max_examples,
+        max_length=job.settings.max_length,
+        device=device,
+        stop_requested=stop_requested,
+    )
+    if figures is None:
+        return None
+    return {"validation": {}, "test": {name: {"accuracy": value} for name, value in figures.items()}}
 
 
 def _finetune(
@@ -158,14 +208,18 @@ def config_of(job: Job) -> FinetuneConfig:
 
 def max_length_of(settings: Settings, task: str) -> int:
     """The length of inputs: that of the settings, three times as long for contexts, at most the model's."""
-    positions = load_model(settings.model).model.config.max_positions
     wanted = settings.max_length * (3 if task == "spans" else 1)
-    return min(wanted, positions)
+    return min(wanted, _positions(settings.model))
 
 
-def _write(job: Job, result: dict[str, Any] | None, seconds: float) -> None:
+@cache
+def _positions(model: str) -> int:
+    return load_model(model).model.config.max_positions
+
+
+def _write(job: Job, result: Mapping[str, Any], seconds: float) -> None:
     """Writes the result, with the seconds of this and of earlier, stopped attempts."""
+    before = _record(job).get("seconds", 0.0)
+    data = {"seconds": round(before + seconds, 3), **result}
     uri = storage.join(job.output, RESULT_NAME)
-    before = parse_json(storage.read_bytes(uri))["seconds"] if storage.exists(uri) else 0.0
-    data = {"finished": result is not None, "seconds": round(before + seconds, 3), **(result or {})}
     storage.put_bytes(uri, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())

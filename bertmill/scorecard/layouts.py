@@ -30,6 +30,8 @@ class TaskFiles:
     """Whether the task may start from a model that was fine-tuned on NLI."""
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Retrieval: language -> the file of its sentences and that of their English translations."""
+    problem: str = ""
+    """Why the files cannot be used, although they are there."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,12 @@ TITLES = {task.name: task.title for task in _GLUE} | {
 }  # fmt: skip
 
 
+METRICS = {task.name: task.metric for task in _GLUE} | {
+    "panx": "entity_f1", "udpos": "accuracy", "tydiqa": "answer_f1", "xquad": "answer_f1",
+    "sib200": "accuracy", "tatoeba": "accuracy",
+}  # fmt: skip
+
+
 def find_tasks(
     suite: str, data: str, work: str, names: Sequence[str] = ()
 ) -> tuple[list[TaskFiles], dict[str, str]]:
@@ -117,6 +125,8 @@ def find_tasks(
             )
         except _MissingError as error:
             missing[TITLES[name]] = str(error)
+        except InputError as error:
+            available.append(TaskFiles(name, TITLES[name], METRICS[name], {}, problem=str(error)))
     if not available:
         raise InputError(f"{data}: has no task of the suite; missing: {'; '.join(missing.values())}")
     return available, missing
@@ -213,7 +223,7 @@ def _panx(folder: Path) -> TaskFiles:
         "test": {language: [uri] for language, uri in sorted({**tagged, **others}.items())},
     }
     config = {"task": "tokens", "metric": "entity_f1", "epochs": 3, "files": files}
-    return TaskFiles("panx", TITLES["panx"], "entity_f1", config, ", ".join(notes))
+    return TaskFiles("panx", TITLES["panx"], METRICS["panx"], config, ", ".join(notes))
 
 
 def _has_tags(uri: str) -> bool:
@@ -243,7 +253,7 @@ def _udpos(folder: Path) -> TaskFiles:
         "test": {language: [uri] for language, uri in sorted(tests.items())},
     }  # fmt: skip
     config = {"task": "tokens", "metric": "accuracy", "epochs": 3, "files": files}
-    return TaskFiles("udpos", TITLES["udpos"], "accuracy", config, note)
+    return TaskFiles("udpos", TITLES["udpos"], METRICS["udpos"], config, note)
 
 
 _SPANS = {"task": "spans", "metric": "answer_f1", "epochs": 3}
@@ -253,7 +263,7 @@ def _tydiqa(folder: Path) -> TaskFiles:
     """The training and dev files of TyDiQA-GoldP, in tydiqa/ or in the folders of its archives."""
     train, dev, tests = _tydiqa_files(folder)
     files = {"train": [train], "validation": [dev], "test": {name: [uri] for name, uri in tests.items()}}
-    return TaskFiles("tydiqa", TITLES["tydiqa"], "answer_f1", {**_SPANS, "files": files})
+    return TaskFiles("tydiqa", TITLES["tydiqa"], METRICS["tydiqa"], {**_SPANS, "files": files})
 
 
 def _tydiqa_files(folder: Path) -> tuple[str, str, dict[str, str]]:
@@ -281,7 +291,7 @@ def _xquad(folder: Path) -> TaskFiles:
         train, dev, _ = _tydiqa_files(folder)
         note = "trained on English TyDiQA-GoldP, because the folder has no squad/train-v1.1.json"
     files = {"train": [train], "validation": [dev], "test": {name: [uri] for name, uri in tests.items()}}
-    return TaskFiles("xquad", TITLES["xquad"], "answer_f1", {**_SPANS, "files": files}, note)
+    return TaskFiles("xquad", TITLES["xquad"], METRICS["xquad"], {**_SPANS, "files": files}, note)
 
 
 def _sib200(folder: Path) -> TaskFiles:
@@ -293,7 +303,7 @@ def _sib200(folder: Path) -> TaskFiles:
         "test": tests, "text": "text", "label": "category",
     }  # fmt: skip
     config = {"task": "classification", "metric": "accuracy", "epochs": 10, "files": files}
-    return TaskFiles("sib200", TITLES["sib200"], "accuracy", config)
+    return TaskFiles("sib200", TITLES["sib200"], METRICS["sib200"], config)
 
 
 def _tatoeba(folder: Path) -> TaskFiles:
@@ -305,7 +315,7 @@ def _tatoeba(folder: Path) -> TaskFiles:
             pairs[language] = (uri, _file(folder, f"tatoeba/tatoeba.{pair}.eng"))
     if not pairs:
         raise _MissingError("no tatoeba/tatoeba.LANGUAGE-eng.LANGUAGE")
-    return TaskFiles("tatoeba", TITLES["tatoeba"], "accuracy", {}, pairs=pairs)
+    return TaskFiles("tatoeba", TITLES["tatoeba"], METRICS["tatoeba"], {}, pairs=pairs)
 
 
 def _present(tests: dict[str, str], name: str) -> dict[str, str]:

@@ -67,7 +67,8 @@ def _facts(card: Mapping[str, Any]) -> list[str]:
     settings, jobs = card["settings"], card["jobs"]
     lines = []
     if not card["complete"]:
-        lines.append(f"Incomplete: {jobs['finished']} of {jobs['all']} jobs are finished.")
+        failed = f", {jobs['failed']} failed" if jobs["failed"] else ""
+        lines.append(f"Incomplete: {jobs['finished']} of {jobs['all']} jobs are finished{failed}.")
     if settings["max_examples"]:
         lines.append(
             f"Every dataset is cut to its first {settings['max_examples']:,} examples, so the figures cannot"
@@ -91,7 +92,7 @@ def _facts(card: Mapping[str, Any]) -> list[str]:
 
 def _overview(card: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     tasks = card["tasks"]
-    own = [card["model"], *(_spread(task.get("mean")) for task in tasks.values())]
+    own = [card["model"], *(_mean(task) for task in tasks.values())]
     rows = [own]
     if card["suite"] == "multilingual":
         values = [task.get("mean_without_english") for task in tasks.values()]
@@ -113,7 +114,14 @@ def _task_facts(task: Mapping[str, Any]) -> list[str]:
         line += f" Best learning rate {task['learning_rate']:g}."
     if task["note"]:
         line += f" It is {task['note']}."
-    return [line]
+    return [line, *(f"Failed: {name}: {reason}" for name, reason in task["failed"].items())]
+
+
+def _mean(task: Mapping[str, Any]) -> str:
+    """The mean of the finished seeds, and whether others failed."""
+    if not task["failed"]:
+        return _spread(task.get("mean"))
+    return f"{_spread(task['mean'])} ({task['jobs']['failed']} failed)" if "mean" in task else "failed"
 
 
 def _grid(task: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:

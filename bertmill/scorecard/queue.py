@@ -1,20 +1,21 @@
-"""Runs the jobs of a scorecard: one process for each GPU, or some processes on the CPU, with one queue."""
+"""Runs the jobs of a scorecard: one process for each GPU, or some processes on the CPU."""
 
 import multiprocessing
-import queue
 import signal
+from collections import deque
 from collections.abc import Callable, Sequence
-from multiprocessing.synchronize import Event as StopFlag
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
-from bertmill.scorecard.jobs import Job, run_job
+from bertmill.scorecard.jobs import Job, Outcome, record_failure, run_job
 from cluster.jobs import shutdown
-from schemas.errors import BertmillError
 from trainer.distributed.ranks import pick_device
 
 PrintLine = Callable[[str], None]
+JobDone = Callable[[Job, Outcome], None]
 
 
 def run_jobs(
@@ -22,96 +23,104 @@ def run_jobs(
     workers: int,
     stop_requested: Callable[[], bool],
     print_line: PrintLine,
-    job_done: Callable[[Job], None],
-) -> bool:
-    """Runs ``jobs`` in ``workers`` processes, or in this one for a single worker; False if stopped.
+    job_done: JobDone,
+) -> None:
+    """Runs ``jobs`` in ``workers`` processes, or in this one for a single worker, until asked to stop.
 
-    ``job_done`` is called here after each job. Raises BertmillError when a job fails or a process dies;
-    finished jobs stay.
+    ``job_done`` is called here after each job, also after one that failed. The others go on.
     """
-    if workers == 1:
-        device = pick_device(jobs[0].settings.use_gpu) if jobs else None
-        for job in jobs:
-            if device is None or stop_requested() or not run_job(job, device, stop_requested, print_line):
-                return False
-            job_done(job)
-        return True
-    return _Pool(jobs, workers).run(stop_requested, print_line, job_done)
+    if jobs and not torch.cuda.is_available():
+        pick_device(jobs[0].settings.use_gpu)  # raises ConfigError here, and not in each process
+    if workers > 1:
+        _Pool(jobs, workers).run(stop_requested, print_line, job_done)
+        return
+    for job in jobs:
+        if stop_requested():
+            return
+        outcome = run_job(job, pick_device(job.settings.use_gpu), stop_requested, print_line)
+        if outcome is Outcome.STOPPED:
+            return
+        job_done(job, outcome)
+
+
+class _Worker:
+    """A process that asks for one job after another."""
+
+    def __init__(self, context: Any, rank: int, threads: int, jobs: Sequence[Job], stop: Any) -> None:
+        self.rank = rank
+        self.job: int | None = None
+        self.connection: Connection
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(rank, threads, list(jobs), theirs, stop))
+        self.process.start()
+        theirs.close()  # so that the end of the process is the end of the connection
 
 
 class _Pool:
-    """Worker processes that take jobs from one queue and report to another."""
+    """Worker processes, of which one that dies costs its job only."""
 
     def __init__(self, jobs: Sequence[Job], workers: int) -> None:
+        self.jobs, self.left = jobs, deque(range(len(jobs)))
         # Processes must not be forked after torch or CUDA has started threads.
-        context = multiprocessing.get_context("spawn")
-        self.jobs = jobs
-        self.stop = context.Event()
-        self.waiting: Any = context.Queue()
-        self.reports: Any = context.Queue()
-        for number in range(len(jobs)):
-            self.waiting.put(number)
-        for _ in range(workers):
-            self.waiting.put(None)
-        threads = max(1, torch.get_num_threads() // workers)
-        self.processes = [
-            context.Process(
-                target=_work, args=(rank, threads, list(jobs), self.waiting, self.reports, self.stop)
-            )
-            for rank in range(workers)
-        ]
+        self.context = multiprocessing.get_context("spawn")
+        self.stop = self.context.Event()
+        self.threads = max(1, torch.get_num_threads() // workers)
+        self.workers = [self._start(rank) for rank in range(workers)]
 
-    def run(
-        self, stop_requested: Callable[[], bool], print_line: PrintLine, job_done: Callable[[Job], None]
-    ) -> bool:
+    def _start(self, rank: int) -> _Worker:
+        return _Worker(self.context, rank, self.threads, self.jobs, self.stop)
+
+    def run(self, stop_requested: Callable[[], bool], print_line: PrintLine, job_done: JobDone) -> None:
         """See run_jobs."""
-        for process in self.processes:
-            process.start()
-        left, error = len(self.processes), ""
-        done = 0
-        while left:
+        while self.workers:
             if stop_requested():
                 self.stop.set()
-            try:
-                kind, value = self.reports.get(timeout=0.2)
-            except queue.Empty:
-                dead = [process for process in self.processes if process.exitcode not in (None, 0)]
-                if dead and self.reports.empty():
-                    self.stop.set()
-                    error = error or f"a worker process ended with status {dead[0].exitcode}"
-                    left = sum(process.is_alive() for process in self.processes)
-                continue
-            if kind == "line":
-                print_line(value)
-            elif kind == "done":
-                done += 1
-                job_done(self.jobs[value])
-            elif kind == "error":
-                error = error or value
-                self.stop.set()
-            else:
-                left -= 1
-        for process in self.processes:
-            process.join()
-        if error:
-            raise BertmillError(error)
-        return done == len(self.jobs)
+            by_connection = {worker.connection: worker for worker in self.workers}
+            for connection in wait(list(by_connection), timeout=0.2):
+                worker = by_connection[connection]  # type: ignore[index]
+                try:
+                    kind, value = worker.connection.recv()
+                except (EOFError, OSError):
+                    self._ended(worker, job_done)
+                    continue
+                if kind == "line":
+                    print_line(value)
+                    continue
+                if worker.job is not None and value is not Outcome.STOPPED:
+                    job_done(self.jobs[worker.job], value)
+                self._give(worker)
+
+    def _give(self, worker: _Worker) -> None:
+        """Gives the process its next job, or None, at which it ends."""
+        more = self.left and not self.stop.is_set()
+        worker.job = self.left.popleft() if more else None
+        with suppress(BrokenPipeError):  # it has died, which the end of its connection tells
+            worker.connection.send(worker.job)
+
+    def _ended(self, worker: _Worker, job_done: JobDone) -> None:
+        """A process that ended with a job in its hands has failed it; another process takes its place."""
+        worker.process.join()
+        self.workers.remove(worker)
+        if worker.job is None:
+            return
+        job = self.jobs[worker.job]
+        record_failure(job, f"its process ended with status {worker.process.exitcode}", 0.0)
+        job_done(job, Outcome.FAILED)
+        if self.left and not self.stop.is_set():
+            self.workers.append(self._start(worker.rank))
 
 
-def _work(rank: int, threads: int, jobs: list[Job], waiting: Any, reports: Any, stop: StopFlag) -> None:
-    """A worker process: runs jobs until the queue ends or a stop is requested."""
+def _work(rank: int, threads: int, jobs: list[Job], connection: Connection, stop: Any) -> None:
+    """A worker process: asks for jobs until there is none."""
     torch.set_num_threads(threads)
     # The main process handles signals and notifies the workers.
     for signal_number in shutdown.SIGNALS:
         signal.signal(signal_number, signal.SIG_IGN)
-    try:
-        device = pick_device(jobs[0].settings.use_gpu, rank)
-        while not stop.is_set():
-            number = waiting.get()
-            if number is None:
-                break
-            if run_job(jobs[number], device, stop.is_set, lambda line: reports.put(("line", line))):
-                reports.put(("done", number))
-    except BertmillError as error:
-        reports.put(("error", str(error)))
-    reports.put(("end", rank))
+    outcome: Outcome | None = None
+    while True:
+        connection.send(("done", outcome))
+        number = connection.recv()
+        if number is None:
+            return
+        device = pick_device(jobs[number].settings.use_gpu, rank)
+        outcome = run_job(jobs[number], device, stop.is_set, lambda line: connection.send(("line", line)))

@@ -2,13 +2,13 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from bertmill.scorecard.jobs import Job, Settings, plan_jobs, result_of
+from bertmill.scorecard.jobs import Job, Outcome, Settings, failure_of, plan_jobs, result_of
 from bertmill.scorecard.layouts import TaskFiles, find_tasks
 from bertmill.scorecard.pages import html, markdown
 from bertmill.scorecard.queue import run_jobs
@@ -34,14 +34,16 @@ def make_scorecard(
 ) -> dict[str, Any]:
     """The content of OUTPUT/scorecard.json, which is written after every job, with .md and .html beside it.
 
-    Jobs that OUTPUT has already are not repeated. ``workers`` are processes, by default one for each GPU,
+    Jobs that OUTPUT has already are not repeated. One that fails is named with its reason, does not end the
+    others, and is tried again by the next start. ``workers`` are processes, by default one for each GPU,
     or one on the CPU. Raises BertmillError; ConfigError when OUTPUT is of another model or other data.
     """
     task_files, missing = find_tasks(suite, data, str(Path(output) / "data"), tasks)
     for title, reason in missing.items():
         print_line(f"{title}: not measured, {reason}")
-    _claim(output, settings, suite, task_files)
     jobs = plan_jobs(task_files, settings, output)
+    finished = {job.task.name for job in jobs if result_of(job) is not None}
+    _claim(output, settings, suite, task_files, finished)
     left = [job for job in jobs if result_of(job) is None]
     if len(left) < len(jobs):
         print_line(f"{len(jobs) - len(left)} of {len(jobs)} jobs are already done")
@@ -53,19 +55,22 @@ def make_scorecard(
             storage.put_bytes(storage.join(output, f"scorecard.{name}"), text.encode())
         return card
 
-    def job_done(job: Job) -> None:
+    def job_done(job: Job, outcome: Outcome) -> None:
         card = write()
-        print_line(f"{job.name}: done, {card['jobs']['finished']} of {len(jobs)} jobs")
+        how = "done" if outcome is Outcome.FINISHED else f"failed: {failure_of(job)}"
+        print_line(f"{job.name}: {how}, {card['jobs']['finished']} of {len(jobs)} jobs are finished")
 
     count = workers or (torch.cuda.device_count() if settings.use_gpu else 1) or 1
     run_jobs(left, min(count, max(len(left), 1)), stop_requested, print_line, job_done)
     return write()
 
 
-def _claim(output: str, settings: Settings, suite: str, tasks: Sequence[TaskFiles]) -> None:
+def _claim(
+    output: str, settings: Settings, suite: str, tasks: Sequence[TaskFiles], finished: Collection[str]
+) -> None:
     """Raises ConfigError when ``output`` holds jobs of another model, other settings or other files.
 
-    Seeds, learning rates and tasks may be added.
+    Seeds, learning rates and tasks may be added, and the files of a task without ``finished`` jobs changed.
     """
     now: dict[str, Any] = {
         "suite": suite,
@@ -75,7 +80,7 @@ def _claim(output: str, settings: Settings, suite: str, tasks: Sequence[TaskFile
         "batch_size": settings.batch_size,
         "max_length": settings.max_length,
         "max_examples": settings.max_examples,
-        "files": {task.name: _digest(task) for task in tasks},
+        "files": {task.name: _digest(task) for task in tasks if not task.problem},
     }
     uri = storage.join(output, _IDENTITY)
     if storage.exists(uri):
@@ -84,7 +89,7 @@ def _claim(output: str, settings: Settings, suite: str, tasks: Sequence[TaskFile
         changed = [
             name
             for name in now["files"]
-            if before["files"].get(name, now["files"][name]) != now["files"][name]
+            if name in finished and before["files"].get(name, now["files"][name]) != now["files"][name]
         ]
         if names or changed:
             what = names[0] if names else f"set of files for {changed[0]}"

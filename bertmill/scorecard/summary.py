@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from bertmill.scorecard.jobs import Job, result_of
+from bertmill.scorecard.jobs import Job, failure_of, result_of
 from bertmill.scorecard.layouts import TaskFiles
 from bertmill.scorecard.published import PUBLISHED
 from trainer.finetuning.results import spread
@@ -18,13 +18,19 @@ def summarize(
     """The content of scorecard.json. Figures are shares of 1; those of ``published`` are in percent."""
     results = [(job, result_of(job)) for job in jobs]
     settings = jobs[0].settings
+    failed = _failed(jobs)
     seconds = sum(result["seconds"] for _, result in results if result is not None)
     return {
         "suite": suite,
         "model": settings.model,
         "settings": {key: value for key, value in asdict(settings).items() if key != "model"},
         "complete": all(result is not None for _, result in results),
-        "jobs": {"finished": sum(result is not None for _, result in results), "all": len(jobs)},
+        "jobs": {
+            "finished": sum(result is not None for _, result in results),
+            "failed": len(failed),
+            "all": len(jobs),
+        },
+        "failed": failed,
         "device": "GPU" if settings.use_gpu else "CPU",
         "device_hours": round(seconds / 3600, 4),
         "missing": dict(missing),
@@ -36,8 +42,15 @@ def summarize(
     }
 
 
+def _failed(jobs: Sequence[Job]) -> dict[str, str]:
+    """Name -> reason, of the jobs that failed."""
+    reasons = {job.name: failure_of(job) for job in jobs}
+    return {name: reason for name, reason in reasons.items() if reason is not None}
+
+
 def _task(task: TaskFiles, results: Sequence[tuple[Job, dict[str, Any] | None]]) -> dict[str, Any]:
     """The figures of a task with the learning rate that is best on the validation set."""
+    failed = _failed([job for job, _ in results])
     finished = [(job, result) for job, result in results if result is not None]
     of_rate: dict[float | None, list[dict[str, Any]]] = {}
     for job, result in finished:
@@ -46,7 +59,8 @@ def _task(task: TaskFiles, results: Sequence[tuple[Job, dict[str, Any] | None]])
         "title": task.title,
         "metric": task.metric,
         "note": task.note,
-        "jobs": {"finished": len(finished), "all": len(results)},
+        "jobs": {"finished": len(finished), "failed": len(failed), "all": len(results)},
+        "failed": failed,
         "seconds": round(sum(result["seconds"] for _, result in finished), 3),
     }
     if not finished:

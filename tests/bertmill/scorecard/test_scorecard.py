@@ -1,6 +1,10 @@
 """A scorecard of a small model, made on the CPU through the console command."""
 
 import json
+import lzma
+import multiprocessing
+import os
+import signal
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -67,7 +71,7 @@ def test_glue(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     printed = capsys.readouterr().out
     card = card_of(tmp_path)
     assert card["complete"]
-    assert card["jobs"] == {"finished": 16, "all": 16}
+    assert card["jobs"] == {"finished": 16, "failed": 0, "all": 16}
     assert set(card["tasks"]) == {"cola", "mrpc", "stsb", "rte"}
     assert card["missing"] == {"SST-2": "no sst2_glue/train.tsv", "QNLI": "no qnli/train.tsv"}
     assert "QNLI: not measured, no qnli/train.tsv" in printed
@@ -159,6 +163,66 @@ def test_a_stopped_scorecard_goes_on(model: str, tmp_path: Path) -> None:
     for name, task in undisturbed["tasks"].items():
         assert card["tasks"][name]["mean"] == task["mean"]
     assert "cut to its first 16 examples" in (tmp_path / "out" / "scorecard.md").read_text()
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_failing_job_does_not_end_the_others_and_is_tried_again(
+    workers: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glue_folder(tmp_path / "data")
+    dev = tmp_path / "data" / "RTE" / "dev.tsv"
+    good = dev.read_text()
+    dev.write_text(good.replace("entailment", "entails", 1))
+    words = command(model, "glue", tmp_path, "--seeds", "1", "--tasks", "rte", "cola", "--workers", workers)
+    words.remove("2e-3")
+    assert main(words) == 1
+    printed = capsys.readouterr()
+    reason = f"{dev}:2: label 'not_entails' is not in the training files"
+    assert f"rte lr 0.001 seed 1 failed: {reason}" in printed.err
+    card = card_of(tmp_path)
+    assert card["jobs"] == {"finished": 1, "failed": 1, "all": 2}
+    assert card["failed"]["rte lr 0.001 seed 1"].startswith(reason)
+    assert "mean" in card["tasks"]["cola"]
+    markdown = (tmp_path / "out" / "scorecard.md").read_text()
+    assert "| failed |" in markdown
+    for text in (markdown, page_of(tmp_path)):
+        assert "Incomplete: 1 of 2 jobs are finished, 1 failed." in text
+        assert f"Failed: rte lr 0.001 seed 1: {reason}" in text
+    dev.write_text(good)
+    assert main(words) == 0
+    printed = capsys.readouterr()
+    assert "1 of 2 jobs are done already" in printed.out
+    assert "cola lr 0.001 seed 1: seed" not in printed.out
+    card = card_of(tmp_path)
+    assert card["complete"]
+    assert card["failed"] == {}
+
+
+def test_a_process_that_dies_costs_its_job_only(model: str, tmp_path: Path) -> None:
+    glue_folder(tmp_path / "data")
+    lines: list[str] = []
+
+    def print_line(line: str) -> None:
+        if line.startswith("cola") and not lines:
+            for child in multiprocessing.active_children():
+                if child.pid is not None:
+                    os.kill(child.pid, signal.SIGKILL)
+        lines.append(line)
+
+    made = settings(model, epochs=40)
+    data, out = str(tmp_path / "data"), str(tmp_path / "out")
+    card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"], workers=2, print_line=print_line)
+    assert card["jobs"]["finished"] + card["jobs"]["failed"] == 2
+    assert card["failed"]["cola lr 0.001 seed 1"] == "its process ended with status -9"
+
+
+def test_files_that_cannot_be_read_are_a_failed_task(model: str, tmp_path: Path) -> None:
+    glue_folder(tmp_path / "data")
+    data, out = tmp_path / "data", str(tmp_path / "out")
+    (data / "stsb" / "sts-train.csv.xz").write_bytes(lzma.compress(b"only one field\n"))
+    card = make_scorecard(settings(model), "glue", str(data), out, tasks=["stsb", "rte"])
+    assert card["tasks"]["rte"]["jobs"]["finished"] == 1
+    assert "1 fields; a row of the STS benchmark has 7 or more" in card["failed"]["stsb lr 0.001 seed 1"]
 
 
 def test_another_model_needs_another_folder(
