@@ -34,7 +34,9 @@ def read_squad(uris: Sequence[str], *, labeled: bool = True) -> Iterator[Questio
                 for p, paragraph in enumerate(article["paragraphs"]):
                     for question in paragraph["qas"]:
                         origin = f"{uri}: data.{a}.paragraphs.{p}: {question.get('id')}"
-                        yield _question(question, paragraph["context"], origin)
+                        context = text_of(paragraph["context"], origin, "context")
+                        row = {**question, "answers": _answers(question.get("answers"), origin)}
+                        yield _question(row, context, origin)
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(f"{uri}: not in the format of SQuAD: {error!r}") from error
 
@@ -90,11 +92,9 @@ def _answers(value: Any, origin: str) -> list[dict[str, Any]]:
     return answers
 
 
-def _question(question: dict[str, object], context: str, origin: str) -> QuestionExample:
-    answers = question.get("answers") or []
-    if not isinstance(answers, list):
-        raise InputError(f"{origin}: answers is not a list")
-    texts = tuple(str(answer["text"]) for answer in answers)
+def _question(question: dict[str, Any], context: str, origin: str) -> QuestionExample:
+    answers = question["answers"]
+    texts = tuple(answer["text"] for answer in answers)
     start = int(answers[0]["answer_start"]) if texts else -1
     if texts and (start < 0 or context[start : start + len(texts[0])] != texts[0]):
         # Some files count in a context with other white space, so search for the answer's text.
@@ -102,4 +102,5 @@ def _question(question: dict[str, object], context: str, origin: str) -> Questio
         if place < 0:
             raise InputError(f"{origin}: the answer {texts[0]!r} is not in the context")
         start = place
-    return QuestionExample(str(question["id"]), str(question["question"]), context, texts, start, origin)
+    asked = text_of(question["question"], origin, "question")
+    return QuestionExample(str(question["id"]), asked, context, texts, start, origin)

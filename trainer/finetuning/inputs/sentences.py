@@ -36,6 +36,8 @@ def read_table(uris: Sequence[str], columns: Columns) -> Iterator[TextExample]:
                 raise InputError(f"{origin}: {len(fields)} fields are too few for the columns in the config")
             if any(spelling_of(fields[place]) != value for place, value in only):
                 continue
+            if label is not None and isinstance(fields[label], list | dict):
+                raise InputError(f"{origin}: a label must be a text or a number, got {fields[label]!r:.60}")
             spelling = "" if label is None else spelling_of(fields[label])
             if not spelling and label is not None:
                 raise InputError(f"{origin}: has no label")

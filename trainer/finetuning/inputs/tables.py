@@ -20,6 +20,9 @@ from schemas.json_text import parse_json
 from trainer.finetuning.inputs.text_files import plain_suffix, read_text
 
 HUB_SCHEME = "datasets://"
+_NOT_TEXT = (".xlsx", ".xls", ".ods", ".arrow", ".feather", ".pickle", ".pkl", ".npy", ".zip")
+# Contexts of questions exceed the 131,072 characters that csv allows by default.
+csv.field_size_limit(2**31 - 1)
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,8 @@ def open_table(uri: str, *, header: bool) -> Table:
         return _parquet(uri)
     if suffix in (".json", ".jsonl", ".ndjson"):
         return _records(uri, _json_rows(uri))
+    if suffix in _NOT_TEXT:
+        raise InputError(f"{uri}: {suffix} files are not read; save the table as CSV, JSON Lines or Parquet")
     rows = _csv_rows(uri) if suffix == ".csv" else _tsv_rows(uri)
     if not header:
         return Table([], rows)
@@ -52,6 +57,11 @@ def open_table(uri: str, *, header: bool) -> Table:
     names = [name.strip() for name in names]
     if not names:
         raise InputError(f"{place}: the file is empty, but a column is given by its name in the header")
+    if suffix == ".csv" and len(names) == 1 and (";" in names[0] or "\t" in names[0]):
+        raise InputError(
+            f"{place}: no comma in the header; if tabs separate the columns, name the file .tsv, otherwise"
+            " write commas"
+        )
     return Table(names, rows)
 
 
@@ -222,7 +232,8 @@ def _dataset(uri: str) -> Table:
     try:
         loaded = datasets.load_dataset(path, name=name, revision=revision)
     except Exception as error:  # datasets raises many kinds, its own and those of its readers
-        raise InputError(f"{uri}: cannot be loaded: {' '.join(str(error).split())[:200]}") from error
+        reason = " ".join(str(error.__cause__ or error).split())[:200]
+        raise InputError(f"{uri}: cannot be loaded: {reason}") from error
     if split is None and len(loaded) == 1:
         (split,) = loaded
     if split not in loaded:

@@ -19,7 +19,8 @@ def plain_suffix(uri: str) -> str:
 def read_text(uri: str) -> str:
     """The text of a file, decompressed according to its suffix, without a BOM. Raises InputError."""
     try:
-        return read_decompressed(uri).decode("utf-8-sig")
+        # Files that were put together have several BOMs.
+        return read_decompressed(uri).decode("utf-8-sig").lstrip("\ufeff")
     except FileNotFoundError as error:
         raise InputError(f"{uri}: no such file") from error
     except UnicodeDecodeError as error:

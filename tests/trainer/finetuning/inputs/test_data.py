@@ -6,6 +6,7 @@ import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,3 +160,26 @@ def test_words_of_column_files_keep_what_is_part_of_them(tmp_path: Path) -> None
     ]  # fmt: skip
     assert [one.words for one in read_conll([tabbed], 0, 1)] == [("#", "y")]
     assert [one.words for one in read_conll([numbered], 1, 3)] == [("#",)]
+
+
+@pytest.mark.parametrize(
+    ("paragraph", "message"),
+    [
+        ({"context": None}, "column 'context' must be a text, got None"),
+        ({"question": None}, "column 'question' must be a text, got None"),
+        ({"answers": [{"text": "", "answer_start": 0}]}, "answers must have texts"),
+        ({"answers": [{"text": None, "answer_start": 0}]}, "answers must have texts"),
+        ({"answers": [3]}, "answers must have texts, got 3"),
+    ],
+)
+def test_questions_without_their_texts_name_the_place(
+    paragraph: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    whole = {"context": "a b", "question": "q", "answers": [], **paragraph}
+    context = whole.pop("context")
+    path = tmp_path / "squad.json"
+    path.write_text(
+        json.dumps({"data": [{"paragraphs": [{"context": context, "qas": [{"id": 1, **whole}]}]}]})
+    )
+    with pytest.raises(InputError, match=rf"squad.json: data.0.paragraphs.0: 1: {message}"):
+        list(read_squad([str(path)]))

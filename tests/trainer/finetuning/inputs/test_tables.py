@@ -151,3 +151,35 @@ def test_a_task_is_trained_on_mixed_formats(pretrained: str, tmp_path: Path) -> 
     }  # fmt: skip
     report = finetune(config(pretrained, tmp_path, "classification", files, epochs=1))
     assert report["examples"] == {"train": 64, "validation": 16}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text;label\na;b\n", r"a.csv:1: no comma in the header"),
+        ("a.csv", "text\tlabel\na\tb\n", r"a.csv:1: no comma in the header"),
+        ("a.xlsx", "PK", r"a.xlsx: .xlsx files are not read; save the table as CSV"),
+        (
+            "a.jsonl",
+            '{"text": "a", "label": [1]}',
+            r"a.jsonl:1: a label must be .*, got \[1\]",
+        ),
+        ("a.jsonl", '{"text": "a", "label": {"x": 1}}', r"a.jsonl:1: a label must be a text or a number"),
+    ],
+)
+def test_what_is_no_table_of_labels_is_one_line(
+    name: str, content: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    path.write_text(content)
+    with pytest.raises(InputError, match=message):
+        list(read_table([str(path)], Columns("text", None, "label")))
+
+
+def test_long_fields_several_marks_and_a_single_object_are_read(tmp_path: Path) -> None:
+    long = "a" * 200_000
+    (tmp_path / "a.csv").write_text(f"\ufeff\ufefftext,label\n{long},1\n")
+    (tmp_path / "b.json").write_text('{"text": "b", "label": 1, "tokens": ["x", "y"]}')
+    files = [str(tmp_path / name) for name in ("a.csv", "b.json")]
+    found = [(row.text, row.label) for row in read_table(files, Columns("text", None, "label"))]
+    assert found == [(long, "1"), ("b", "1")]
