@@ -191,7 +191,7 @@ def test_a_failing_job_does_not_end_the_others_and_is_tried_again(
     dev.write_text(good)
     assert main(words) == 0
     printed = capsys.readouterr()
-    assert "1 of 2 jobs are done already" in printed.out
+    assert "1 of 2 jobs are already done" in printed.out
     assert "cola lr 0.001 seed 1: seed" not in printed.out
     card = card_of(tmp_path)
     assert card["complete"]
