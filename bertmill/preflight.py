@@ -69,7 +69,7 @@ def _training_checks(config: TrainConfig) -> Iterator[Finding]:
     def room() -> str:
         with torch.device("meta"):
             size = _STATE_BYTES * parameter_count(BertPretraining(plan_run(config).model))
-        check_room(run.uri, size, config.checkpoints.format, config.workers.num_workers)
+        check_room(run.uri, size, config.checkpoints.format, config.workers.least)
         return f"room for a checkpoint of {size / 2**20:,.0f} MiB"
 
     planned = _try(plan)

@@ -213,8 +213,9 @@ class Checkpoints(Section):
 class Workers(Section):
     """The processes that train together."""
 
-    num_workers: Positive = 1
-    """Number of ranks."""
+    num_workers: Positive | Annotated[list[Positive], Field(min_length=2, max_length=2)] = 1
+    """Number of ranks. Under Ray also [least, most]: a start takes as many as the cluster has room for, and a
+    running group grows at most every ten minutes. The global batches do not depend on it."""
     use_gpu: bool = False
     """Use one GPU per rank."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1
@@ -226,6 +227,22 @@ class Workers(Section):
     """Under Ray: seconds to wait for the workers' CPUs and GPUs; null waits without a limit."""
     collective_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Time after which a rank that does not answer counts as dead."""
+
+    @model_validator(mode="after")
+    def _range_is_ascending(self) -> "Workers":
+        if self.least > self.most:
+            raise ValueError(f"num_workers: the range [{self.least}, {self.most}] is descending")
+        return self
+
+    @property
+    def least(self) -> int:
+        """The fewest ranks that may train."""
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[0]
+
+    @property
+    def most(self) -> int:
+        """The most ranks that may train."""
+        return self.num_workers if isinstance(self.num_workers, int) else self.num_workers[1]
 
 
 class Logging(Section):

@@ -54,6 +54,8 @@ from trainer.run.setup import preflight
 
 logger = logging.getLogger(__name__)
 
+_RESIZE_SECONDS = 600.0
+"""To grow, Ray ends the group, which costs the steps since the last checkpoint."""
 _COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 # A rank that hangs does not answer when its group shuts down either; Ray would wait for it for 30 seconds.
 _GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
@@ -110,7 +112,7 @@ def fit(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Result:
             free = await_free(run.uri, Claimant(take_over=run.take_over, seconds=run.lease_seconds))
             if connect():
                 advice = "lower workers.num_workers, or set RAY_ADDRESS to a larger cluster"
-                check_fits(bundle_of(config), config.workers.num_workers, advice)
+                check_fits(bundle_of(config), config.workers.least, advice)
         # Without this, Ray's own collectives would wait forever for a rank that hangs.
         os.environ[_COLLECTIVE_TIMEOUT] = str(config.workers.collective_timeout_seconds)
         logging.getLogger("ray.train").setLevel(logging.WARNING)
@@ -149,7 +151,10 @@ def _trainer_of(config: TrainConfig, mailbox: Any, job: str, free_attempt: int) 
         },
         torch_config=WorkerTorchConfig(timeout_s=int(workers.collective_timeout_seconds)),
         scaling_config=ScalingConfig(
-            num_workers=workers.num_workers, use_gpu=workers.use_gpu, resources_per_worker=bundle_of(config)
+            num_workers=workers.least if workers.least == workers.most else (workers.least, workers.most),
+            use_gpu=workers.use_gpu,
+            resources_per_worker=bundle_of(config),
+            elastic_resize_monitor_interval_s=_RESIZE_SECONDS,
         ),
         run_config=RunConfig(
             name=config.run.name,

@@ -168,7 +168,7 @@ class WorkerGroup:
         return f"stopped while waiting for {missing}" if missing else "stopped before the first step"
 
     def _missing(self) -> str | None:
-        return shortage(bundle_of(self._config), self._config.workers.num_workers)
+        return shortage(bundle_of(self._config), self._config.workers.least)
 
     def _log_missing_resources(self, seconds: float, limit: float | None) -> None:
         missing = self._missing()

@@ -90,7 +90,9 @@ def show_plan(config: TrainConfig, print_line: PrintLine) -> None:
         f" {len(corpus.languages)} languages"
     )
     print_line(f"model    {model.style} {model.size}: {parameters:,} parameters")
-    print_line(f"run      {config.run.uri}: {steps.total_steps:,} steps, {config.workers.num_workers} ranks")
+    workers = config.workers
+    ranks = str(workers.most) if workers.least == workers.most else f"{workers.least} to {workers.most}"
+    print_line(f"run      {config.run.uri}: {steps.total_steps:,} steps, {ranks} ranks")
     for number, phase in enumerate(steps.phases):
         order = steps.orders[phase.phase.max_seq_length]
         last = phase.first_step + phase.steps - 1

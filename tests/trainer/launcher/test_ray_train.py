@@ -65,6 +65,21 @@ def workers_of(run: Path) -> list[int]:
     return [pid for pid in pids if Path(f"/proc/{pid}").exists()]
 
 
+def test_an_elastic_run_takes_what_the_cluster_has_and_keeps_its_batches(
+    ray_session: RayCluster, tmp_path: Path, manifest: Path
+) -> None:
+    """Six ranks of two CPUs at most, on four CPUs: two ranks train the rows that one rank trains."""
+    elastic = tmp_path / "elastic"
+    elastic.mkdir()
+    config = config_of(elastic, manifest, steps=6, num_workers=[1, 6], cpus_per_worker=2)
+    output = finish(job(ray_session, config))
+    assert "status         finished" in output
+    history = History(elastic / "runs/run")
+    assert {record["rank_of_file"] for record in history.events("samples")} == {0, 1}
+    finish(job(ray_session, config_of(tmp_path, manifest, steps=6), "--launcher=local"))
+    assert history.samples() == History(tmp_path / "runs/run").samples()
+
+
 def test_relative_paths_are_those_of_the_driver(
     ray_session: RayCluster, tmp_path: Path, manifest: Path
 ) -> None:
