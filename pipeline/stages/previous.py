@@ -107,6 +107,10 @@ def open_previous(config: BuildConfig) -> PreviousPages | None:
     shown = public_uri(config.previous)
     if config.previous.rstrip("/") == config.output.rstrip("/"):
         raise ConfigError(f"previous: {shown}: is the output of this build; name the corpus of another build")
+    if storage.scheme(config.previous) in ("http", "https"):
+        raise ConfigError(
+            f"previous: {shown}: a web server does not list folders; copy the corpus to a folder or a store"
+        )
     pointer = _read_pointer(config.previous, shown)
     changed = _changes(pointer, config)
     if changed:

@@ -21,7 +21,7 @@ from pipeline.stages.extract import extract_folder, extract_one, run_extract
 from pipeline.stages.previous import open_previous, open_signatures, publish_pages, publish_signatures
 from pipeline.stages.signatures import SignatureStage
 from pipeline.stages.templates import run_templates
-from schemas.errors import BertmillError
+from schemas.errors import BertmillError, ConfigError
 from tests.pipeline import builds
 from tests.pipeline.documents.reuse.wikis import PROSE, articles, write_wiki
 from tests.ray_cluster import RayCluster
@@ -61,6 +61,11 @@ def test_a_build_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
         return str(error.value)
 
+    with pytest.raises(
+        ConfigError, match=r"^previous: http://host/corpus: a web server does not list"
+    ) as web:
+        open_previous(config.model_copy(update={"previous": "http://me:secret@host/corpus?signature=secret"}))
+    assert "secret" not in str(web.value)
     assert "no build (no manifest.json)" in refused(tmp_path / "nothing")
     assert "is the output of this build" in refused(tmp_path / "next")
     (folder,) = (corpus / "work").glob("extract-*")
