@@ -293,8 +293,9 @@ class BuildConfig(Section):
     publish: Publish = Publish()
     """What is written besides the sequences."""
     previous: Location | None = None
-    """Folder or URI of an earlier corpus. Wikimedia pages that have not changed since are not cleaned again.
-    The corpus has the same bytes as without it, and the build may be resumed with or without it."""
+    """Folder or URI of an earlier corpus. Wikimedia pages that have not changed since are not cleaned again,
+    and near dedup takes the signatures of their texts from there. The corpus has the same bytes as without
+    it, and the build may be resumed with or without it."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "BuildConfig":
