@@ -86,7 +86,10 @@ def run_summary(run: str, every: int) -> dict[str, Any]:
 
 def _point(record: Record) -> dict[str, float]:
     names = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "lr", "grad_norm")
-    return {"step": record["step"], **{name: float(f"{record[name]:.5g}") for name in names}}
+    return {
+        "step": record["step"],
+        **{name: float(f"{record[name]:.5g}") for name in names if name in record},
+    }
 
 
 def _rates(records: list[Record]) -> dict[str, float]:

@@ -4,14 +4,11 @@ python -m benchmarks.first_model_text DATA_FOLDER/pretrain/english.jsonl.zst tex
 """
 
 import argparse
-import contextlib
-import io
-import json
 import sys
 from collections import Counter
 from pathlib import Path
 
-import zstandard
+from benchmarks.recipe.text import distribute, lines_of
 
 # Who gathered the text -> which Wikipedia of which age it is.
 SOURCES = {
@@ -25,24 +22,7 @@ PARTS = 8
 
 def split(origin: Path, folder: Path) -> Counter[str]:
     """Writes ``folder``/SOURCE-PART.jsonl.zst, lines unchanged and in order; the lines of each source."""
-    folder.mkdir(parents=True, exist_ok=True)
-    counts: Counter[str] = Counter()
-    with contextlib.ExitStack() as files:
-        lines = files.enter_context(
-            io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(origin.open("rb")), encoding="utf-8")
-        )
-        outputs = {
-            (name, part): files.enter_context(
-                zstandard.open(folder / f"{name}-{part}.jsonl.zst", "wt", encoding="utf-8")
-            )
-            for name in SOURCES.values()
-            for part in range(PARTS)
-        }
-        for line in lines:
-            name = SOURCES[json.loads(line)["source"]]
-            outputs[name, counts[name] % PARTS].write(line)
-            counts[name] += 1
-    return counts
+    return distribute(lines_of(origin), folder, lambda record: SOURCES[record["source"]], PARTS)
 
 
 def main() -> int:

@@ -310,6 +310,9 @@ class TrainConfig(Section):
     recompute_layers: MayChange[Annotated[int, Field(ge=0)]] = 0
     """The number of first layers that recompute activations in the backward pass instead of keeping them
     (activation checkpointing): less memory, up to a third more computation."""
+    loss_chunk: MayChange[Annotated[int, Field(ge=0)]] = 0
+    """Masked tokens whose logits are computed at a time, for large vocabularies: 4096 with 119,547 subwords
+    keep a few GB of logits out of memory. 0 computes all logits of a micro-batch at once."""
     checkpoints: MayChange[Checkpoints] = Checkpoints()
     """Checkpoints."""
     evaluation: MayChange[Evaluation | None] = None
@@ -329,6 +332,8 @@ class TrainConfig(Section):
             )
         if self.objective and self.distillation:
             raise ValueError("objective: cannot be combined with distillation")
+        if self.loss_chunk and self.distillation:
+            raise ValueError("loss_chunk: distillation compares all logits; set loss_chunk to 0")
         if self.evaluation and self.evaluation.ema and self.ema is None:
             raise ValueError("evaluation.ema: the run keeps no average of the weights; set ema")
         if self.mask_rule and self.data.masking == "static":

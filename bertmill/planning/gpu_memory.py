@@ -25,8 +25,9 @@ def training_gib(config: TrainConfig, vocab_size: int, tokens: int, rates: Memor
     factor = rates.bytes_per_unit[_kind(config)] * (2 if config.precision == "fp32" else 1)
     # A recomputed layer keeps its input in bf16, and one of them at a time is whole again.
     units = factor * (kept + (1 if recomputed else 0)) + 2 * recomputed
-    logits = _masked_share(config, rates) * vocab_size * rates.logit_bytes
-    return (rates.bytes_per_parameter * parameters(model) + tokens * (units * hidden + logits)) / _GIB
+    masked = _masked_share(config, rates) * tokens
+    logits = min(masked, config.loss_chunk or masked) * vocab_size * rates.logit_bytes
+    return (rates.bytes_per_parameter * parameters(model) + tokens * units * hidden + logits) / _GIB
 
 
 def _masked_share(config: TrainConfig, rates: MemoryRates) -> float:

@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from schemas.labels import NO_LABEL
+from trainer.model.chunked_loss import TokenLosses, chunked_token_losses
 from trainer.model.microbatch import NO_SAMPLE, NO_TARGET, MicroBatch
 from trainer.model.pretraining import BertPretraining, PretrainingOutput
 
@@ -128,6 +129,8 @@ class PretrainingLoss(nn.Module):
         self.languages = languages
         self.z_loss = 0.0
         """Weight of the squared log of the MLM softmax's sum (PaLM, Chowdhery et al. 2022)."""
+        self.chunk = 0
+        """Targets whose logits exist at a time; 0 computes all logits at once."""
         self._after_encoder: Callable[[Tensor, Tensor | None, MicroBatch, Tensor], LossSums] = self._of_states
 
     def forward(self, batch: MicroBatch, totals: Tensor) -> LossSums:
@@ -141,34 +144,47 @@ class PretrainingLoss(nn.Module):
         self._after_encoder = torch.compile(self._of_states, mode=mode, dynamic=dynamic)
 
     def _of_states(self, masked: Tensor, first: Tensor | None, batch: MicroBatch, totals: Tensor) -> LossSums:
-        return self.of_output(self.model.heads_at(masked, first), batch, totals)
+        if not self.chunk:
+            return self.of_output(self.model.heads_at(masked, first), batch, totals)
+        head, targets = self.model.token_head, batch.masked_ids
+        states, table = head.transform(masked), head.table(self.model.word_weight)
+        found = chunked_token_losses(
+            states, table, head.padded_bias(), targets, chunk=self.chunk, z_loss=self.z_loss
+        )
+        return self._with_pairs(found, self.model.pair_logits_at(first), batch, totals)
 
     def of_output(self, output: PretrainingOutput, batch: MicroBatch, totals: Tensor) -> LossSums:
         """The loss of the heads' logits ``output`` for ``batch``."""
-        token_losses = cross_entropy_per_target(output.padded_token_logits, batch.masked_ids)
-        divisors = totals.clamp(min=1)
-        total = token_losses.sum()
+        logits = output.padded_token_logits
+        losses = cross_entropy_per_target(logits, batch.masked_ids)
+        total = losses.sum()
         if self.z_loss:
-            log_sums = output.padded_token_logits.float().logsumexp(-1)
+            log_sums = logits.float().logsumexp(-1)
             total = total + self.z_loss * (log_sums**2 * (batch.masked_ids != NO_TARGET)).sum()
-        loss = total / divisors[0]
-        if output.pair_logits is None:
-            pair_losses = pair_logits = None
-        else:
-            pair_logits = output.pair_logits
+        with torch.no_grad():
+            predicted = logits.argmax(-1)
+        return self._with_pairs(TokenLosses(total, losses, predicted), output.pair_logits, batch, totals)
+
+    def _with_pairs(
+        self, tokens: TokenLosses, pair_logits: Tensor | None, batch: MicroBatch, totals: Tensor
+    ) -> LossSums:
+        divisors = totals.clamp(min=1)
+        loss = tokens.total / divisors[0]
+        pair_losses = None
+        if pair_logits is not None:
             pair_losses = cross_entropy_per_target(pair_logits, batch.next_sentence_labels)
             loss = loss + pair_losses.sum() / divisors[1]
         with torch.no_grad():
-            statistics = self._token_statistics(output.padded_token_logits, token_losses, batch)
+            statistics = self._token_statistics(tokens, batch)
             statistics = statistics + self._pair_statistics(pair_logits, pair_losses, batch)
         return LossSums(loss, statistics)
 
-    def _token_statistics(self, logits: Tensor, losses: Tensor, batch: MicroBatch) -> Tensor:
+    def _token_statistics(self, tokens: TokenLosses, batch: MicroBatch) -> Tensor:
         """mlm_loss, mlm_count and mlm_correct by language, in a matrix of all statistics."""
         real = batch.masked_ids != NO_TARGET
-        correct = (logits.argmax(-1) == batch.masked_ids) & real
+        correct = (tokens.predicted == batch.masked_ids) & real
         sequence = torch.searchsorted(batch.cu_seqlens[1:].long(), batch.masked_index, right=True)
-        columns = torch.stack([losses, real.float(), correct.float()], dim=1)
+        columns = torch.stack([tokens.losses, real.float(), correct.float()], dim=1)
         return self.by_language(batch.lang_ids[sequence], columns, _MLM_LOSS)
 
     def _pair_statistics(self, logits: Tensor | None, losses: Tensor | None, batch: MicroBatch) -> Tensor:

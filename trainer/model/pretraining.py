@@ -49,10 +49,13 @@ class TokenHead(nn.Module):
         """[padded vocabulary]."""
         return F.pad(self.bias, (0, self.absent), value=_ABSENT)
 
+    def table(self, word_weight: Tensor) -> Tensor:
+        """The decoder's weight [padded vocabulary, embedding]; ``word_weight`` is that of a tied one."""
+        return word_weight if self.decoder is None else self.decoder.weight
+
     def forward(self, hidden: Tensor, word_weight: Tensor) -> Tensor:
         """[M, hidden] -> logits [M, padded vocabulary]; ``word_weight`` is the table of a tied decoder."""
-        weight = word_weight if self.decoder is None else self.decoder.weight
-        return F.linear(self.transform(hidden), weight, self.padded_bias())
+        return F.linear(self.transform(hidden), self.table(word_weight), self.padded_bias())
 
 
 class BertPretraining(nn.Module):
@@ -103,10 +106,14 @@ class BertPretraining(nn.Module):
 
     def heads_at(self, masked: Tensor, first: Tensor | None) -> PretrainingOutput:
         """Logits from the last hidden states of masked tokens [M, hidden] and first tokens [n, hidden]."""
-        pair_logits = None
-        if self.pair_head is not None and self.pooler is not None and first is not None:
-            pair_logits = self.pair_head(torch.tanh(self.pooler(first)))
-        return PretrainingOutput(self.token_head(masked, self.word_weight), pair_logits)
+        return PretrainingOutput(self.token_head(masked, self.word_weight), self.pair_logits_at(first))
+
+    def pair_logits_at(self, first: Tensor | None) -> Tensor | None:
+        """[n, 2] from the last hidden states of first tokens [n, hidden]; None without a pair objective."""
+        if self.pair_head is None or self.pooler is None or first is None:
+            return None
+        logits: Tensor = self.pair_head(torch.tanh(self.pooler(first)))
+        return logits
 
     def first_tokens(self, hidden: Tensor, batch: MicroBatch) -> Tensor | None:
         """The hidden states of the first token of each sequence, [n, hidden]; None without a pooler."""

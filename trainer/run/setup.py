@@ -203,7 +203,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
     model.use_kernel(ranks.device, precision)
     model.encoder.fused = kernel.name == FUSED.name
     model.encoder.recompute_layers = config.recompute_layers
-    loss.z_loss = config.stability.z_loss
+    loss.z_loss, loss.chunk = config.stability.z_loss, config.loss_chunk
     if config.compile:
         _compile(config, loss, fused=model.encoder.fused)
     return Network(
@@ -259,6 +259,9 @@ def _compile(config: TrainConfig, loss: PretrainingLoss, *, fused: bool) -> None
     With fixed shapes every sequence length gets its own graph: by default, torch compiles the second
     length for shapes of any size, which is slower.
     """
+    # Beyond its limit, torch runs what it cannot compile again uncompiled. Each length and each of a
+    # few mask rates has a shape of its own.
+    torch._dynamo.config.recompile_limit = 64
     fixed = config.data.fixed_shapes is not False
     dynamic = False if fixed else None
     if fused:
