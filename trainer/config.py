@@ -310,6 +310,9 @@ class TrainConfig(Section):
     recompute_layers: MayChange[Annotated[int, Field(ge=0)]] = 0
     """The number of first layers that recompute activations in the backward pass instead of keeping them
     (activation checkpointing): less memory, up to a third more computation."""
+    fit_micro_batch: MayChange[bool | None] = None
+    """Try the largest micro-batch before the first step of each phase, and halve it on all ranks while one of
+    them runs out of memory; the global batch stays. Defaults to true on GPUs."""
     loss_chunk: MayChange[Annotated[int, Field(ge=0)]] = 0
     """Masked tokens whose logits are computed at a time, for large vocabularies: 4096 with 119,547 subwords
     keep a few GB of logits out of memory. 0 computes all logits of a micro-batch at once."""

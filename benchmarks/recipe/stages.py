@@ -109,7 +109,7 @@ def search(call: Call, state: State) -> Result:
 
 def pretrain(call: Call, state: State) -> Result:
     """The run itself, with as many steps as fit into the time at the measured rate."""
-    planned = state.get("plan")
+    planned: Result | None = state.get("plan")
     if planned is None:
         measured = state.get("measure")["step_seconds"]
         steps = fit_steps(call.minutes * 60, measured, call.recipe.shares)

@@ -15,6 +15,16 @@ from trainer.checkpoint import parts as checkpoint_parts
 from trainer.run import loop
 
 
+def memory_of(tokens: int) -> Any:
+    """A hook before a forward pass, for a device that holds micro-batches of ``tokens`` tokens."""
+
+    def check(_: Any, arguments: Any) -> None:
+        if arguments[0].tokens > tokens:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB.")
+
+    return check
+
+
 class FaultyTrainer(loop.Trainer):
     """A trainer to which ``FAULT`` in the environment happens in the middle of a step."""
 
@@ -22,6 +32,9 @@ class FaultyTrainer(loop.Trainer):
         super().__init__(*arguments, **named)
         self._true_gradients = self.update.gradients
         vars(self.update).update(gradients=self._gradients)
+        kind, rank, tokens = os.environ.get("FAULT", "none:0:0").split(":")
+        if kind == "memory" and rank == str(self.ranks.rank):
+            self.network.loss.register_forward_pre_hook(memory_of(int(tokens)))
 
     def _gradients(self, batches: Any, targets: Any) -> Any:
         kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")

@@ -77,6 +77,16 @@ class Trend(_Header):
     """Held-out measurements in a row that were clearly worse than the best."""
 
 
+class MicroBatchLimit(_Header):
+    """Micro-batches of a phase that were halved because memory ran out."""
+
+    phase: Count
+    configured: Count
+    """The phase's micro_batch_tokens; with another value in the config, the limit does not hold."""
+    tokens: Count
+    """Most tokens in a micro-batch."""
+
+
 class Position(_Header):
     """How far a run has come. Data order and learning rate are functions of ``step`` alone."""
 
@@ -89,6 +99,7 @@ class Position(_Header):
     skips: list[DataSkip] = []
     """Data left out by rewinds."""
     trend: Trend = Trend()
+    micro_batches: list[MicroBatchLimit] = []
 
 
 class SpikeGuardState(_Header):

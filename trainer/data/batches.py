@@ -10,7 +10,7 @@ that all ranks make the same collective calls. No state carries over from one st
 import math
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -179,6 +179,7 @@ class BatchReader:
         self._ahead, self._pin, self._shared = ahead, pin, shared
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="read-ahead")
         self._pending: dict[int, Future[StepBatches]] = {}
+        self._limits: dict[int, int] = {}
 
     def __enter__(self) -> "BatchReader":
         return self
@@ -203,6 +204,13 @@ class BatchReader:
             if number not in self._pending:
                 self._pending[number] = self._submit(number)
         return self._pending.pop(step).result()
+
+    def limit_micro_batches(self, phase: int, tokens: int) -> None:
+        """Micro-batches of ``phase`` have at most ``tokens`` tokens from now on; all ranks must call it."""
+        self._limits[phase] = tokens
+        for future in self._pending.values():
+            future.cancel()
+        self._pending.clear()
 
     def _submit(self, step: int) -> Future[StepBatches]:
         shared = self._shared
@@ -238,7 +246,8 @@ class BatchReader:
 
     def _build(self, step: int, shared_heads: Future[I64] | None) -> StepBatches:
         plan = self._plan.at(step)
-        stream, budget = self._streams[plan.max_seq_length], plan.micro_batch_tokens
+        budget = min(plan.micro_batch_tokens, self._limits.get(plan.phase, plan.micro_batch_tokens))
+        plan, stream = replace(plan, micro_batch_tokens=budget), self._streams[plan.max_seq_length]
         heads = self._heads(step) if shared_heads is None else shared_heads.result()
         places, lengths = self._chosen(plan, heads)
         most_rows = stream.shape.most_rows(budget) if stream.shape else None

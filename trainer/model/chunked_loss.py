@@ -26,7 +26,7 @@ class TokenLosses(NamedTuple):
     """int64 [M]: the most probable subword."""
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def chunked_token_losses(
     states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, chunk: int, z_loss: float = 0.0
 ) -> TokenLosses:
@@ -39,7 +39,8 @@ def chunked_token_losses(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
     # The casts are differentiable: gradients return in the type of the parameters.
     with torch.autocast(device, enabled=False):
-        return TokenLosses(*_Losses.apply(states, weight, bias, targets, chunk, z_loss, dtype))
+        found = _Losses.apply(states, weight, bias, targets, chunk, z_loss, dtype)  # type: ignore[no-untyped-call]
+        return TokenLosses(*found)
 
 
 class _Losses(torch.autograd.Function):

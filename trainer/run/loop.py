@@ -33,6 +33,7 @@ from trainer.run.evaluate import ALL, evaluate_until
 from trainer.run.handshake import compare_ranks, open_common_corpus
 from trainer.run.hooks import CommitAnnouncer, Hooks
 from trainer.run.kernels import choose_kernels
+from trainer.run.memory import MemoryFit
 from trainer.run.node_copy import shared_checkpoint
 from trainer.run.profiling import ProfileWindow
 from trainer.run.reporting import Reporter
@@ -177,6 +178,7 @@ class Trainer:
             else (),
         )
         cleanup.callback(self.log.close)
+        self.memory = MemoryFit(config, ranks, self.data.reader, self.position, self.log)
         self.reporter = Reporter(config, ranks, self.data, self.network, self.guard, self.saver, self.log)
         self.reporter.started(self.attempt, self.position, self.changes)
         window = config.profile if ranks.rank == 0 else None
@@ -230,7 +232,9 @@ class Trainer:
         self.start_times.mark("seek")
         agreed = self._agree(batches)
         targets = Targets(agreed.masked_tokens, agreed.pairs, batches.global_tokens, agreed.objective_targets)
-        statistics, norm, skip = self.update.apply(batches, self.ranks.to_device(targets))
+        on_device = self.ranks.to_device(targets)
+        batches = self.memory.fitting(batches, on_device, self.update)
+        batches, statistics, norm, skip = self.update.apply(batches, on_device, self.memory.after_error)
         self.reporter.count_step(batches, statistics, norm, skip)
         self.skips.post(self.guard.too_many)
         self.position.step += 1

@@ -1,5 +1,6 @@
 """One optimizer step on a global batch: gradients of all micro-batches, the spike guard, the update."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import NamedTuple
 
@@ -11,7 +12,8 @@ from schemas.randomness import key_from_text
 from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.distributed.ranks import Ranks
-from trainer.model.objectives import STATISTICS
+from trainer.model.microbatch import MicroBatch
+from trainer.model.objectives import STATISTICS, LossSums
 from trainer.optim.optimizers import set_learning_rate, skip_step
 from trainer.run.setup import LearningRates, Network, torch_seed
 from trainer.run.spike_guard import SpikeGuard
@@ -20,8 +22,10 @@ _DROPOUT = key_from_text("trainer.loop", "dropout")
 
 
 class UpdateResult(NamedTuple):
-    """What a step did; everything stays on the device."""
+    """What a step did; tensors stay on the device."""
 
+    batches: StepBatches
+    """What it trained, in the micro-batches that fit."""
     statistics: Tensor
     """fp32 [languages, len(STATISTICS)] of this rank."""
     norm: Tensor
@@ -49,16 +53,61 @@ class Update:
                 network.loss, broadcast_buffers=False, gradient_as_bucket_view=True
             )
 
-    def apply(self, batches: StepBatches, targets: Tensor) -> UpdateResult:
+    def fits(self, batch: MicroBatch, targets: Tensor) -> bool:
+        """Whether ``batch`` passes forward and backward beside everything else that a step needs.
+
+        Makes no collective call and leaves no gradient.
+        """
+        network, device = self._network, self._ranks.device
+        self._use_rotary_base(None)
+        wrapped, failed = self.module, False
+        try:
+            # What the first step will allocate.
+            missing = 0 if network.optimizer.state else 2 * sum(p.nbytes for p in network.parameters)
+            reserved = torch.empty(missing, dtype=torch.uint8, device=device)
+            local = wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
+            with local:
+                self._backward(batch, targets)
+            del reserved
+        except torch.OutOfMemoryError:
+            failed = True
+        self._clear()
+        return not failed
+
+    def _clear(self) -> None:
+        """Drops gradients; after an error, memory that the allocator keeps."""
+        self._network.optimizer.zero_grad(set_to_none=True)
+        if self._ranks.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _use_rotary_base(self, base: float | None) -> None:
+        self._network.model.use_rotary_base(base or self._network.config.rotary_base)
+
+    def apply(
+        self,
+        batches: StepBatches,
+        targets: Tensor,
+        smaller: Callable[[StepBatches, torch.OutOfMemoryError], StepBatches],
+    ) -> UpdateResult:
         """Forward, backward and the update of the weights, unless the gradient norm is out of line.
 
-        ``targets`` are the Targets of the global batch, on the device.
+        ``targets`` are the Targets of the global batch, on the device. ``smaller`` gives the batches in
+        smaller micro-batches after an out-of-memory error, or raises.
         """
         network, config, step = self._network, self._config, batches.plan.step
         parameters, optimizer = network.parameters, network.optimizer
-        torch.manual_seed(torch_seed(config.seed, _DROPOUT, step, self._ranks.rank))
-        network.model.use_rotary_base(batches.plan.rotary_base or network.config.rotary_base)
-        statistics = self.gradients(batches, targets)
+        self._use_rotary_base(batches.plan.rotary_base)
+        statistics = None
+        while statistics is None:
+            torch.manual_seed(torch_seed(config.seed, _DROPOUT, step, self._ranks.rank))
+            try:
+                statistics = self.gradients(batches, targets)
+            except torch.OutOfMemoryError as error:
+                problem = error.with_traceback(None)
+            if statistics is None:
+                # After the handler, whose traceback would keep the tensors of the failed pass.
+                self._clear()
+                batches = smaller(batches, problem)
         norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if batches.plan.step_in_phase == 0:
             self._guard.forget()
@@ -72,7 +121,7 @@ class Update:
         optimizer.zero_grad(set_to_none=True)
         if network.average is not None:
             network.average.update(step + 1)
-        return UpdateResult(statistics, norm, skip)
+        return UpdateResult(batches, statistics, norm, skip)
 
     def gradients(self, batches: StepBatches, targets: Tensor) -> Tensor:
         """Puts the gradient of the global batch into the parameters; returns the statistics of this rank."""
@@ -81,10 +130,15 @@ class Update:
         for number, micro_batch in enumerate(batches.micro_batches):
             wrapped = self.module if isinstance(self.module, DistributedDataParallel) else None
             with wrapped.no_sync() if wrapped is not None and number < last else nullcontext():
-                bf16 = self._network.precision == torch.bfloat16
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    sums = self.module(micro_batch.to(device, non_blocking=True), targets)
-                # DistributedDataParallel takes the mean over ranks; the loss is a sum over them.
-                (sums.loss * self._ranks.world_size).backward()
-            statistics += sums.statistics
+                statistics += self._backward(micro_batch, targets)
         return statistics
+
+    def _backward(self, micro_batch: MicroBatch, targets: Tensor) -> Tensor:
+        """Adds the gradient of a micro-batch; returns its statistics."""
+        device = self._ranks.device
+        bf16 = self._network.precision == torch.bfloat16
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            sums: LossSums = self.module(micro_batch.to(device, non_blocking=True), targets)
+        # DistributedDataParallel takes the mean over ranks; the loss is a sum over them.
+        (sums.loss * self._ranks.world_size).backward()
+        return sums.statistics

@@ -66,8 +66,8 @@ def test_a_skipped_step_changes_no_weight_and_no_moment(tmp_path: Path, manifest
         spoil(3, float("inf"))(trainer)
         step = trainer.update.apply
 
-        def stepped(batches: Any, targets: Any) -> Any:
-            result = step(batches, targets)
+        def stepped(*arguments: Any) -> Any:
+            result = step(*arguments)
             states.append({k: v.clone() for k, v in trainer.network.model.state_dict().items()})
             return result
 
