@@ -14,6 +14,7 @@ from trainer.config import TrainConfig
 from trainer.distributed.ranks import Ranks, single_rank
 from trainer.run import loop
 from trainer.run.hooks import Hooks
+from trainer.run.memory import MemoryFit
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_all_ranks_halve_when_one_of_them_has_less_memory(tmp_path: Path, corpus
 
 
 def test_a_later_error_of_one_of_several_ranks_names_the_field() -> None:
-    fit = object.__new__(loop.MemoryFit)
+    fit = object.__new__(MemoryFit)
     vars(fit).update(_ranks=Ranks(1, 2, torch.device("cpu"), None))
     plan = type("Plan", (), {"phase": 0, "micro_batch_tokens": 512})
     batches: Any = type("Batches", (), {"plan": plan})
