@@ -72,6 +72,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "albert": {"model": {"style": "albert", "pair_objective": "nsp"}},
     "albert-plain": {"kernels": "plain", "model": {"style": "albert", "pair_objective": "nsp"}},
     "ours-recompute": {"recompute_layers": 99, "model": {"activation": "gelu_tanh"}},
+    "ours-chunks": {"loss_chunk": 4096, "model": {"activation": "gelu_tanh"}},
     "plain-uncompiled": {"kernels": "plain", "compile": False, "model": {"hidden_dropout": 0.0}},
     "ours-uncompiled": {"compile": False, "model": {"activation": "gelu_tanh", "hidden_dropout": 0.0}},
     "transformers": {},

@@ -2,10 +2,12 @@
 
 With 119,547 subwords the fp32 logits of 20,000 targets take 9.6 GB, and their gradient as much. Here the
 logits of some targets at a time exist, and the loss and its gradients are computed from them in the forward
-pass (as in Liger, Hsu et al. 2024, arXiv:2410.10989). It is one autograd function outside of compiled code,
-so no compiler sees its loop.
+pass (as in Liger, Hsu et al. 2024, arXiv:2410.10989). It is one autograd function outside of compiled code:
+no compiler sees its loop, and no compiled tensor has more than 2^31 elements.
 """
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -28,32 +30,63 @@ class TokenLosses(NamedTuple):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def chunked_token_losses(
-    states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, chunk: int, z_loss: float = 0.0
-) -> TokenLosses:
+    states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, chunk: int, z_loss: float = 0.0,
+    compiled: bool = False,
+) -> TokenLosses:  # fmt: skip
     """Cross-entropy of ``states`` [M, width] @ ``weight`` [V, width]^T + ``bias`` [V], for ``targets`` [M].
 
     Logits of ``chunk`` targets exist at a time. A target of -1 does not count. Products are in autocast's
-    type, all else is fp32, as with all logits at once.
+    type, all else is fp32, as with all logits at once. ``compiled`` compiles what follows each product.
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    # The casts are differentiable: gradients return in the type of the parameters.
+    after = _compiled() if compiled else _After(_statistics, _gradient)
     with torch.autocast(device, enabled=False):
-        found = _Losses.apply(states, weight, bias, targets, chunk, z_loss, dtype)  # type: ignore[no-untyped-call]
+        found = _Losses.apply(states, weight, bias, targets, chunk, z_loss, dtype, after)  # type: ignore[no-untyped-call]
         return TokenLosses(*found)
+
+
+def _statistics(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Log of the softmax's sum, loss and prediction of each row of ``logits`` [C, V]."""
+    wide = logits.float()
+    log_sums = wide.logsumexp(-1)
+    own = wide.gather(1, targets.clamp(min=0)[:, None])[:, 0]
+    losses = torch.where(targets != _NO_TARGET, log_sums - own, 0.0)
+    return log_sums, losses, logits.argmax(-1)
+
+
+def _gradient(logits: Tensor, log_sums: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """D total / d logits = softmax x (1 + 2 z log_sum) - one_hot, in their type, and its sums."""
+    real = (targets != _NO_TARGET).float()
+    softmax = (logits.float() - log_sums[:, None]).exp() * ((1 + 2 * z_loss * log_sums) * real)[:, None]
+    columns = torch.arange(logits.shape[1], device=logits.device)
+    gradient = torch.where(columns[None, :] == targets[:, None], softmax - 1, softmax)
+    return gradient.to(logits.dtype), gradient.sum(0)
+
+
+class _After(NamedTuple):
+    """What follows the product of a chunk."""
+
+    statistics: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
+    gradient: Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+
+
+@cache
+def _compiled() -> _After:
+    """Each chunk has its own, static shape: a whole one and the last."""
+    return _After(torch.compile(_statistics, dynamic=False), torch.compile(_gradient, dynamic=False))
 
 
 class _Losses(torch.autograd.Function):
     @staticmethod
     def forward(
         context: Any, states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor,
-        chunk: int, z_loss: float, dtype: torch.dtype,
+        chunk: int, z_loss: float, dtype: torch.dtype, after: _After,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         context.types = states.dtype, weight.dtype, bias.dtype
         narrow, table, offset = states.to(dtype), weight.to(dtype), bias.to(dtype)
-        total = torch.zeros((), device=states.device)
-        losses = torch.empty(targets.shape[0], device=states.device)
-        predicted = torch.empty_like(targets)
+        log_sums, losses = torch.zeros(2, targets.shape[0], device=states.device)
+        predicted = torch.zeros_like(targets)
         wanted = any(context.needs_input_grad)
         by_state = torch.empty_like(narrow) if wanted else None
         by_weight = torch.zeros_like(weight, dtype=torch.float32) if wanted else None
@@ -61,23 +94,14 @@ class _Losses(torch.autograd.Function):
         for first in range(0, targets.shape[0], chunk):
             part = slice(first, min(first + chunk, targets.shape[0]))
             logits = F.linear(narrow[part], table, offset)
-            predicted[part] = logits.argmax(-1)
-            logits = logits.float()
-            real = (targets[part] != _NO_TARGET).float()
-            label = targets[part].clamp(min=0)[:, None]
-            log_sums = logits.logsumexp(-1)
-            losses[part] = (log_sums - logits.gather(1, label)[:, 0]) * real
-            total += losses[part].sum() + z_loss * (log_sums**2 * real).sum()
+            log_sums[part], losses[part], predicted[part] = after.statistics(logits, targets[part])
             if by_state is None or by_weight is None or by_bias is None:
                 continue
-            # d total / d logits = softmax x (1 + 2 z log_sum) - one_hot, in place of the logits.
-            gradient = logits.sub_(log_sums[:, None]).exp_()
-            gradient *= ((1 + 2 * z_loss * log_sums) * real)[:, None]
-            gradient.scatter_add_(1, label, -real[:, None])
-            by_bias += gradient.sum(0)
-            narrow_gradient = gradient.to(dtype)
-            by_state[part] = narrow_gradient @ table
-            by_weight += narrow_gradient.T @ narrow[part]
+            gradient, by_column = after.gradient(logits, log_sums[part], targets[part], z_loss)
+            by_bias += by_column
+            by_state[part] = gradient @ table
+            by_weight += gradient.T @ narrow[part]
+        total = losses.sum() + z_loss * (log_sums**2 * (targets != _NO_TARGET)).sum()
         context.save_for_backward(by_state, by_weight, by_bias)
         context.mark_non_differentiable(losses, predicted)
         return total, losses, predicted
@@ -90,4 +114,4 @@ class _Losses(torch.autograd.Function):
                 context.saved_tensors, context.types, context.needs_input_grad, strict=False
             )
         ]
-        return (*found, None, None, None, None)
+        return (*found, None, None, None, None, None)

@@ -131,6 +131,8 @@ class PretrainingLoss(nn.Module):
         """Weight of the squared log of the MLM softmax's sum (PaLM, Chowdhery et al. 2022)."""
         self.chunk = 0
         """Targets whose logits exist at a time; 0 computes all logits at once."""
+        self.compile_chunks = False
+        """Whether what follows the product of each chunk is compiled."""
         self._after_encoder: Callable[[Tensor, Tensor | None, MicroBatch, Tensor], LossSums] = self._of_states
 
     def forward(self, batch: MicroBatch, totals: Tensor) -> LossSums:
@@ -149,8 +151,9 @@ class PretrainingLoss(nn.Module):
         head, targets = self.model.token_head, batch.masked_ids
         states, table = head.transform(masked), head.table(self.model.word_weight)
         found = chunked_token_losses(
-            states, table, head.padded_bias(), targets, chunk=self.chunk, z_loss=self.z_loss
-        )
+            states, table, head.padded_bias(), targets, chunk=self.chunk, z_loss=self.z_loss,
+            compiled=self.compile_chunks,
+        )  # fmt: skip
         return self._with_pairs(found, self.model.pair_logits_at(first), batch, totals)
 
     def of_output(self, output: PretrainingOutput, batch: MicroBatch, totals: Tensor) -> LossSums:

@@ -264,6 +264,7 @@ def _compile(config: TrainConfig, loss: PretrainingLoss, *, fused: bool) -> None
     torch._dynamo.config.recompile_limit = 64
     fixed = config.data.fixed_shapes is not False
     dynamic = False if fixed else None
+    loss.compile_chunks = fixed
     if fused:
         loss.compile_after_encoder(config.compile_mode, dynamic=dynamic)
     else:
