@@ -65,12 +65,12 @@ def corpus(call: Call, _: State) -> Result:
     ]
     run(command, "corpus")
     manifest = json.loads(storage.read_bytes(call.at("corpus", "manifest.json")))
-    sets_of = manifest["sets"]
+    train = [one for one in manifest["sets"] if one["split"] == "train" and one["pass_number"] == 0]
     return {
         "sha256": manifest["sha256"],
         "subwords": manifest["vocabulary"]["size"],
         "removals": manifest["counts"]["removals"],
-        "tokens": {one["name"]: one["tokens"] for one in sets_of if one["pass_number"] == 0},
+        "tokens": {one["name"]: one["tokens"] for one in train},
     }
 
 
@@ -224,6 +224,8 @@ def _run_of(call: Call, name: str, phases: list[Result], *overrides: str) -> lis
             f"--run.name={name}",
             f"--run.storage={call.at('runs')}",
             f"--data.manifest={call.at('corpus', 'manifest.json')}",
+            # The measuring run goes through all mask rates, whose shapes are compiled once for all runs.
+            f"--compile_cache={call.work / 'compiled'}",
             f"--phases={json.dumps(phases)}",
             *overrides,
         ],
