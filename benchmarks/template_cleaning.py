@@ -9,6 +9,8 @@ Of each dump the template table is learned as a build does. Per wiki:
   link or an italic title with a year counts only below a heading of back matter: lists of villages, works
   and species at the end of an article are what it is about;
 - calls by what decided how they are shown.
+A second table shows what each kind of knowledge does alone: the text dropped for a hole on pages whose
+templates are all in their dump, with no rule and no table, with the shipped rules, with the table, with both.
 With --before, a result of --json of another version of the code (or of --ablate), its shares stand beside.
 """
 
@@ -16,7 +18,9 @@ import argparse
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -29,6 +33,8 @@ from pipeline.text.sentences import split_sentences
 from pipeline.wikitext.back_matter import fold_heading, may_be_back_matter
 from pipeline.wikitext.plain_text import NO_TEMPLATES, TemplateTable, WikitextOptions, plain_text
 from pipeline.wikitext.site import SiteInfo
+from pipeline.wikitext.templates.rules import TemplateRules
+from pipeline.wikitext.wiki import wiki_of
 
 _MAX_CHARS = 4_000_000
 _HEADING = re.compile(r"(?m)^==+([^=\n].*?)==+[ \t]*$")
@@ -102,6 +108,37 @@ def learn(unit: Unit) -> TemplateTable:
     return learn_wiki(found, SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))).table
 
 
+def pages_of_known_templates(unit: Unit, table: TemplateTable) -> Iterator[tuple[str, str]]:
+    """Title and wikitext of the articles that call templates, all of which the dump itself holds."""
+    site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
+    for page in read_dump(unit, _MAX_CHARS):
+        body = getattr(page, "body", None)
+        if body is None:
+            continue
+        called = plain_text(body, site, WikitextOptions(), table, page.title).templates
+        if called and all(table.find(name) is not None for name in called):
+            yield page.title, body
+
+
+def knowledge_row(unit: Unit, table: TemplateTable) -> str:
+    """A line of the second table; '' for a dump without such pages."""
+    site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
+    pages = list(pages_of_known_templates(unit, table))
+    cells = []
+    for has_rules, used in ((False, NO_TEMPLATES), (True, NO_TEMPLATES), (False, table), (True, table)):
+        wiki_of.cache_clear()
+        counts: Counter[str] = Counter()
+        none = patch("pipeline.wikitext.wiki.built_in_rules", lambda _: TemplateRules({}))
+        with none if not has_rules else patch.dict({}):
+            for title, body in pages:
+                text = plain_text(body, site, WikitextOptions(), used, title)
+                counts["chars"] += sum(map(len, text.paragraphs))
+                counts["dropped"] += text.dropped_chars
+        cells.append(f"{counts['dropped']:,} ({share(counts, 'dropped', 'chars', 'dropped')})")
+    wiki_of.cache_clear()
+    return f"| {unit.dbname or unit.lang} | {len(pages)} | {' | '.join(cells)} |" if pages else ""
+
+
 def share(counts: dict[str, int], part: str, whole: str, rest: str = "") -> str:
     """``part`` as a share of ``whole``, to which ``rest`` is added."""
     return f"{counts.get(part, 0) / max(1, counts[whole] + counts.get(rest, 0)):.2%}"
@@ -132,10 +169,12 @@ def main() -> None:
     arguments = parser.parse_args()
     options = WikitextOptions(back_matter="keep" if arguments.ablate else "drop")
     results: dict[str, dict[str, int]] = {}
+    alone: list[str] = []
     for dump in arguments.dumps:
         (unit,) = plan_dump(source="benchmark", uri=str(dump), name=dump.name, unit_bytes=1 << 40)
         table = NO_TEMPLATES if arguments.ablate else learn(unit)
         results[unit.dbname or unit.lang] = dict(sorted(measure(unit, table, options).items()))
+        alone.append(knowledge_row(unit, table))
     before = json.loads(arguments.before.read_text()) if arguments.before else {}
     lines = [
         "# Templates, back matter and holes on real dumps",
@@ -148,6 +187,11 @@ def main() -> None:
         "| link lists before | after | learned | shipped rules | unknown |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
         *(row(wiki, counts, before.get(wiki)) for wiki, counts in results.items()),
+        "",
+        "| wiki | pages whose templates are all in the dump | characters dropped with neither "
+        "| with shipped rules | with the table | with both |",
+        "|---|---:|---:|---:|---:|---:|",
+        *filter(None, alone),
     ]
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")
