@@ -243,7 +243,7 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
     # A late unit of an intact dump may hold only a page or two, whose text is missing.
     if not present and (left_out >= _STUB_PAGES or (left_out and unit.start == 0)):
         raise InputError(
-            f"{unit.uri}: a stub dump: its pages have sizes but no text; use pages-articles of the same date"
+            f"{unit.uri}: a stub dump: its pages come without their text; use pages-articles of the same date"
         )
     if unit.expected_pages is not None and seen != unit.expected_pages:
         raise InputError(

@@ -13,6 +13,8 @@ _MODEL = re.compile(rb"<model>\s*([^<]*?)\s*</model>")
 _FORMAT = re.compile(rb"<format>\s*(?!text/x-wiki)([^<]*?)\s*</format>")
 _TEXT = re.compile(rb"<text(?=[\s/>])([^>]*?)(/?)>")
 _SIZE = re.compile(rb"""\bbytes\s*=\s*["'][1-9]""")
+# Stubs of old exports say only where the text is stored.
+_STORED = re.compile(rb"""(?<![\w:])(?:id|location)\s*=\s*["']""")
 _REVISION = b"<revision>"
 _ENTITY = re.compile(r"&(lt|gt|quot|amp|apos|#x[0-9a-fA-F]{1,6}|#[0-9]{1,7});")
 
@@ -41,7 +43,7 @@ class WikiPage:
     timestamp: str = ""
     """Time of the revision; empty where the export does not give it."""
     lacks_text: bool = False
-    """Whether the text has a size but is left out, as on every page of a stub dump."""
+    """Whether the text is stored but left out, as on every page of a stub dump."""
 
     @property
     def text(self) -> str:
@@ -84,8 +86,17 @@ def parse_page(page: bytes) -> WikiPage:
         deleted=b"deleted=" in attributes,
         raw_text=raw_text,
         timestamp=_decode(timestamp[1]) if timestamp else "",
-        lacks_text=not raw_text and b"deleted=" not in attributes and _SIZE.search(attributes) is not None,
+        lacks_text=not raw_text and _is_left_out(attributes),
     )
+
+
+def _is_left_out(attributes: bytes) -> bool:
+    """Whether the attributes of an element without text belong to a text that the export leaves out."""
+    if b"deleted=" in attributes:
+        return False
+    if b"bytes" in attributes:
+        return _SIZE.search(attributes) is not None
+    return _STORED.search(attributes) is not None
 
 
 def _content(revision: bytes) -> tuple[str, bytes, bytes]:

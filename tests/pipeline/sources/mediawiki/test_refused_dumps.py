@@ -132,9 +132,16 @@ def test_a_stub_dump_is_refused_by_its_content(
     stubs = "".join(map(_stub, range(3, pages + 3)))
     parts = [HEAD, _stub(1, 'deleted="deleted" bytes="10"') + _stub(2) + stubs, FOOT]
     data = "".join(parts).encode() if suffix == ".xml" else streams(*parts)
-    with pytest.raises(InputError, match=r"renamed\.xml.*: a stub dump: its pages have sizes") as caught:
+    with pytest.raises(InputError, match=r"renamed\.xml.*: a stub dump: its pages come without") as caught:
         read_pages(write(tmp_path / f"renamed{suffix}", data), unit_bytes=unit_bytes)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("attributes", ['id="7"', 'location="tt:7"', 'bytes="12" id="7"'])
+def test_stubs_of_all_exports_are_known(tmp_path: Path, attributes: str) -> None:
+    text = page(1).split("<text", 1)[0] + f"<text {attributes} />" + page(1).split("</text>", 1)[1]
+    with pytest.raises(InputError, match="a stub dump"):
+        read_pages(write(tmp_path / "a.xml", HEAD + text + FOOT))
 
 
 def test_a_late_unit_of_a_page_without_text_is_skipped(tmp_path: Path) -> None:
