@@ -3,6 +3,7 @@
 import re
 
 from pipeline.text.sentence_data import (
+    LIST_ENDS,
     NOUNS_WITH_CAPITAL,
     NUMBER_STOP_LANGUAGES,
     ORDINAL_ARTICLES,
@@ -24,6 +25,7 @@ _ELISION = re.compile("[^\\W_]{1,5}[’']")
 _DATE_NUMBER = re.compile("[0-9]{1,4}\\.")
 _PREVIOUS_WORD = re.compile("([^\\s.!?]+\\.?)\\s*$")
 _SHORT_AND_STOP = re.compile("[^\\s.]{1,4}(?=\\.)")
+_LIST_ENDS_IN_TWO = (" т. д", " т. п", " t. d", " m. m", " t. t")
 _OF_ADDRESSES = frozenset("./@:_")
 
 
@@ -74,7 +76,16 @@ class FullStops:
             return not is_roman(_next_word(text, start))
         if kind is WordKind.AFTER_NUMBER and stop - begin > _SHORT_PHRASE:
             return True
-        return text[start - 1] not in "([" and self._is_starter(_next_word(text, start))
+        if text[start - 1] in "([":
+            return False
+        return self._ends_list(text, begin, stop, start) or self._is_starter(_next_word(text, start))
+
+    def _ends_list(self, text: str, begin: int, stop: int, start: int) -> bool:
+        """Whether "and so on" stands before the full stop and a capital behind it."""
+        if self._has_noun_capitals or not text[start].isupper():
+            return False
+        word = word_before(text, begin, stop).lower()
+        return word in LIST_ENDS or text[max(begin, stop - 5) : stop] in _LIST_ENDS_IN_TWO
 
     def _number_ends(self, text: str, begin: int, stop: int, start: int) -> bool:
         """The same behind a number, which the full stop may make an ordinal or part of a date."""

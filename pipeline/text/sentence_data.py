@@ -36,6 +36,8 @@ class SentenceWords:
 
 
 UNITS = frozenset(_DATA["units"].split())
+LIST_ENDS = frozenset(_DATA["list_ends"].split())
+"""Abbreviations that end a list: "etc"."""
 LETTER_NAMES = frozenset(_DATA["initials"]["latin_names"].split())
 """Names of Latin letters in Indic scripts, which are initials before a full stop."""
 ORDINAL_NOUNS = frozenset(_DATA["ordinal_nouns"].split())

@@ -36,6 +36,8 @@ _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」
 # Of these, the marks after which a sentence continues.
 _GOES_ON = frozenset(',:;)"]：；')
 _FULL_STOPS = frozenset(".!?…。！？।॥۔؟։።")
+# Japanese and Chinese endings of a verb or an adjective: what is between one and a full stop is a note.
+_COMPLETE = frozenset("たるだすい了")
 # "lies at", "steht bei": a sentence is broken without the text after such a word.
 _SHORT_WORD = re.compile("(?<!\\S)[^\\W\\d_]{1,3}$")
 _LAST_LETTERS = re.compile("(?<![^\\W_])[^\\W\\d_]{1,4}$")
@@ -172,7 +174,8 @@ def _is_hole_inside(before: str, after: str, spaced_before: bool, spaced_after: 
     if spaced_before:
         return spaced_after or _is_glued_ending(after, lang)
     if lang in UNSPACED_LANGUAGES:
-        return not spaced_after
+        is_note = first in _FULL_STOPS and last in _COMPLETE
+        return not (spaced_after or is_note)
     if _is_prefix(before, lang):
         return True
     # Glued to a word and followed by a space or a mark: a footnote.
