@@ -32,6 +32,7 @@ _ASIDE = re.compile(f"(?<![\\s{GAP}])[\\s{GAP}]*+{ASIDE}[\\s{GAP}{ASIDE}]*+")
 _ENCLOSED_ASIDE = re.compile(f"\\[\\s*{ASIDE}\\s*\\]|/\\s*{ASIDE}\\s*/")
 _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”»")
 _NO_SPACE_AFTER = frozenset("([（「『“„«")
+_PARTNERS = {"“": "„", "«": "»"}
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
 # Of these, the marks after which a sentence continues.
 _GOES_ON = frozenset(',:;)"]：；')
@@ -75,12 +76,7 @@ def close_gaps(line: str) -> str:
         text = piece.strip()
         spaced = spaced or piece[:1].isspace()
         if text:
-            if (
-                spaced
-                and closed
-                and text[0] not in _NO_SPACE_BEFORE
-                and closed[-1][-1] not in _NO_SPACE_AFTER
-            ):
+            if spaced and closed and text[0] not in _NO_SPACE_BEFORE and not _opens(closed[-1]):
                 closed.append(" ")
             closed.append(text)
             spaced = piece[-1].isspace()
@@ -88,6 +84,12 @@ def close_gaps(line: str) -> str:
     if not last.isspace():
         closed.append(last[len(last.rstrip()) :])
     return "".join(closed)
+
+
+def _opens(before: str) -> bool:
+    """Whether ``before`` ends with an opening mark; one that may close as well does so behind its partner."""
+    last = before[-1]
+    return last in _NO_SPACE_AFTER and not (last in _PARTNERS and _PARTNERS[last] in before)
 
 
 def _repair_bracket(match: re.Match[str]) -> str:

@@ -100,7 +100,7 @@ _INLINE_TAGS = frozenset(
     "langconvert".split()
 )
 _KNOWN_TAGS = RAW_TAGS | _HIDDEN_TAGS | _BLOCK_TAGS | _INLINE_TAGS
-_HIDING_STYLE = re.compile(r"(?i)display\s*:\s*none")
+_HIDING_STYLE = re.compile(r"""(?i)display\s*:\s*none|\brole\s*=\s*["']?navigation\b""")
 _CLASS = re.compile(r"""(?i)\bclass\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s>"']+))""")
 _TAG_NAME = re.compile(r"</?([A-Za-z][A-Za-z0-9]*)")
 _ADDRESSES = ("<http://", "<https://", "<ftp://")

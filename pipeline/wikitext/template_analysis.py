@@ -64,6 +64,7 @@ _CHOICE = re.compile(r"(?i)\{\{\s*#(?:\w*switch|ifeq|ifexpr)\s*:")
 _POSITION = re.compile(r"""(?i)\bclass\s*=\s*["']?(?:[\w-]+\s+)*geo(?:-d\w\w)?\b""")
 _COORDINATES = re.compile(r"(?i)\{\{\s*#coordinates:")
 _WORD = re.compile(r"[^\W\d_]+")
+_ARROW = re.compile("[→⇒►▶➔☞]")
 _MESSAGE_WORDS, _MESSAGE_CHARS = 6, 60
 
 _FLAVOURS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
@@ -294,7 +295,7 @@ def _kind(texts: list[str], bodies: str, indented: bool) -> tuple[Kind, bool]:
         return "aside", True
     if _LINKED_ARGUMENT.search(bodies) and not _QUOTATION.search(bodies):
         return "reference", True
-    if indented and len(_WORD.findall(_ARGUMENT.sub(" ", texts[0]))) > 1:
+    if indented and _points_elsewhere(_ARGUMENT.sub(" ", texts[0])):
         return "navigation", True
     if _is_message(texts, bodies):
         return "maintenance", True
@@ -307,6 +308,12 @@ def _is_aside(texts: list[str], bodies: str) -> bool:
     if not any(text.strip(f"{ASIDE} ") for text in texts) or _COORDINATES.search(bodies):
         return True
     return any(ASIDE_CLASSES & set(classes_of(tag)) for tag in _OPENING_TAG.findall(bodies))
+
+
+def _points_elsewhere(constant: str) -> bool:
+    """Whether the fixed text of an indented line is that of a hatnote: "→ Main article:"."""
+    words = len(_WORD.findall(constant))
+    return words > 1 or (words == 1 and _ARROW.search(constant) is not None)
 
 
 def _is_message(texts: list[str], bodies: str) -> bool:
