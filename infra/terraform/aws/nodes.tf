@@ -1,4 +1,4 @@
-# How the machines of a node group are made: disks, network cards, and where they stand.
+# The machines of a node group: disks, network cards, and placement.
 
 resource "aws_launch_template" "nodes" {
   for_each    = module.plan.node_groups
@@ -15,7 +15,7 @@ resource "aws_launch_template" "nodes" {
     }
   }
 
-  # Pods have their own identity and no way to that of the node.
+  # Pods have their own identity and no access to that of the node.
   metadata_options {
     http_tokens                 = "required"
     http_put_response_hop_limit = 1
@@ -40,7 +40,7 @@ resource "aws_launch_template" "nodes" {
   }
 }
 
-# Machines of one group stand close together, on the same network spine.
+# Machines of one group are close together, on the same network spine.
 resource "aws_placement_group" "gpu" {
   for_each = toset([for name, group in module.plan.node_groups : name if group.efa_cards > 0])
   name     = "${var.name}-${each.key}"

@@ -1,7 +1,7 @@
 terraform {
   required_version = ">= 1.10"
 
-  # The bucket and the region of the state are given to `terraform init` (docs/guides/kubernetes.md).
+  # Pass the bucket and the region of the state to `terraform init` (docs/guides/kubernetes.md).
   backend "s3" {
     key          = "bertmill/terraform.tfstate"
     encrypt      = true
