@@ -23,7 +23,7 @@ from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.progress import Event, line_of
 from trainer.finetuning.run import finetune
 
-log = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 RESULT_NAME = "job.json"
 
@@ -124,7 +124,7 @@ def run_job(
         record_failure(job, str(error), time.monotonic() - start)
         return Outcome.FAILED
     except Exception as error:  # such as a GPU without memory: the other jobs may still succeed
-        log.exception("%s", job.name)
+        logger.exception("%s", job.name)
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         record_failure(job, reason, time.monotonic() - start)
         return Outcome.FAILED
