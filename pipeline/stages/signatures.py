@@ -23,6 +23,7 @@ from pipeline.documents.reuse.previous_pages import HashedFile, PreviousPages, r
 from pipeline.engine.commit import PartWriter, StageFolder
 from pipeline.stages.extract import UnitCounts
 from schemas.arrays import U64, Flags
+from schemas.errors import CorpusError
 
 BAND_HASHES = pa.schema(
     [
@@ -65,8 +66,12 @@ class PreviousSignatures:
     pages: PreviousPages
 
     def of_pages(self, ranges: list[PageRange]) -> "KnownBands":
-        """Those of the parts that have pages of ``ranges``."""
-        markers = map(self.folder.marker, self.pages.units_with(ranges)[:_MOST_PARTS])
+        """Those of the parts that have pages of ``ranges``. Raises CorpusError for damaged files."""
+        units = self.pages.units_with(ranges)[:_MOST_PARTS]
+        try:
+            markers = [self.folder.marker(unit) for unit in units]
+        except CorpusError as error:
+            raise CorpusError(f"previous: {error}; leave out `previous`") from error
         files = [marker.files[0] for marker in markers if marker is not None]
         return KnownBands([_table(HashedFile(self.folder.path(file.path), file.sha256)) for file in files])
 

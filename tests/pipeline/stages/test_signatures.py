@@ -55,6 +55,14 @@ def test_a_damaged_file_of_signatures_is_one_line(tmp_path: Path) -> None:
     stage, _ = sign(earlier, tmp_path / "signed", None)
     (file,) = Path(stage.folder.uri).glob("*.parquet")
     file.write_bytes(file.read_bytes()[:-20])
+    (marker,) = Path(stage.folder.uri).glob("*.done.json")
+    whole = marker.read_text()
+    marker.write_text(whole[:-20])
+    with pytest.raises(
+        CorpusError, match=rf"^previous: .*{marker.name}: not a marker.*leave out `previous`$"
+    ):
+        sign(earlier, tmp_path / "again", PreviousSignatures(stage.folder, earlier.pages))
+    marker.write_text(whole)
     with pytest.raises(CorpusError, match=rf"^previous: .*{file.name}: damaged.*leave out `previous`"):
         sign(earlier, tmp_path / "again", PreviousSignatures(stage.folder, earlier.pages))
 
