@@ -31,7 +31,7 @@ from trainer.config import TrainConfig
 from trainer.distributed.ranks import join_torchrun, pick_device, single_rank
 from trainer.model.config import ModelConfig
 from trainer.monitoring.flops import peak_flops, training_flops
-from trainer.monitoring.records import LogRecord, Started, StepRecord
+from trainer.monitoring.records import LogRecord, Ready, Started, StepRecord
 from trainer.run.hooks import Hooks
 from trainer.run.loop import train
 
@@ -53,11 +53,14 @@ CASES: dict[str, tuple[str, int, int, str, int, int, int]] = {
     "large-512-drawn": ("large", 512, 30528, "mean-254", 65536, 4, 64),
     "base-1024": ("base", 1024, 30528, "full", 131072, 2, 64),
     "base-1024-drawn": ("base", 1024, 30528, "drawn", 131072, 2, 64),
+    # 512 sequences a card and step: what several cards are compared with.
+    "base-128-512-rows": ("base", 128, 30528, "full", 65536, 1, 512),
     "tiny-128": ("tiny", 128, 1024, "full", 2048, 2, 16),
 }
 # Fields of the config, by variant. Dropout is 0.1 in hidden states and 0 in attention where not said.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {"model": {"activation": "gelu_tanh"}},
+    "ours-bf16-gradients": {"gradient_exchange": "bf16", "model": {"activation": "gelu_tanh"}},
     "ours-dropout-0": {"model": {"activation": "gelu_tanh", "hidden_dropout": 0.0}},
     "ours-exact-gelu": {},
     "plain": {"kernels": "plain"},
@@ -92,6 +95,7 @@ class Watch:
         self.records: list[dict[str, Any]] = []
         self.started, self.first_line = time.monotonic(), 0.0
         self.kernel: dict[str, Any] = {}
+        self.ready: dict[str, Any] = {}
         self.profiler: Any = None
         self.catcher = warnings.catch_warnings(record=True)
         self.caught: list[warnings.WarningMessage] | None = None
@@ -100,6 +104,8 @@ class Watch:
         """Takes a record of the log. Raises _EnoughError after the last."""
         if isinstance(record, Started):
             self.kernel = record.kernel.model_dump()
+        if isinstance(record, Ready):
+            self.ready = record.to_json()
         if not isinstance(record, StepRecord):
             return
         self.records.append(record.to_json())
@@ -189,6 +195,7 @@ def ours(case: str, variant: str, corpus: Path, arguments: argparse.Namespace) -
         "step_seconds": seconds,
         "rows_per_step": rows,
         "first_line_seconds": watch.first_line,
+        "start": {name: watch.ready[name] for name in watch.ready if name.endswith("_seconds")},
         "loss": counted[-1]["loss"],
         "ranks": ranks.world_size,
         "kernel": watch.kernel.get("name"),

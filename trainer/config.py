@@ -316,6 +316,9 @@ class TrainConfig(Section):
     loss_chunk: MayChange[Annotated[int, Field(ge=0)]] = 0
     """Masked tokens whose logits are computed at a time, for large vocabularies: 4096 with 119,547 subwords
     keep a few GB of logits out of memory. 0 computes all logits of a micro-batch at once."""
+    gradient_exchange: MayChange[Literal["fp32", "bf16"]] = "fp32"
+    """Type in which ranks send each other gradients. bf16 halves the bytes: each rank rounds its gradients
+    once, the sum is in fp32, and its mean is rounded again. With one rank nothing is sent."""
     checkpoints: MayChange[Checkpoints] = Checkpoints()
     """Checkpoints."""
     evaluation: MayChange[Evaluation | None] = None

@@ -9,26 +9,25 @@ from typing import NamedTuple
 import torch
 import triton
 from torch import Tensor
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from trainer.kernels.device import shared_memory
 from trainer.kernels.long_attention import (
     long_backward_keys,
     long_backward_queries,
     long_forward,
-    output_gradient_sums,
 )
 from trainer.kernels.short_attention import short_backward, short_forward
 from trainer.kernels.tiles import rotate_in_place
 
 SHORT = 128
 _SHORT_WARPS = 8
-# Queries at a time, warps.
-_SHORT_BACKWARD = (32, 4)
+# Queries at a time, warps, stages of the loop: the fastest of several on an H200.
+_SHORT_BACKWARD = (32, 4, 3)
 # Rows of queries, rows of keys, warps, stages of the loop: the fastest of several on an H100.
 _FORWARD = (64, 64, 4, 3)
 _BACKWARD_KEYS = (64, 64, 4, 1)
 _BACKWARD_QUERIES = (64, 32, 4, 3)
-_DELTA_ROWS = 64
 _ROTATE_ROWS, _ROTATE_PAIRS = 8, 256
 _LOG2_E = 1.4426950408889634
 _NO_LIMIT = 1 << 30
@@ -83,6 +82,11 @@ def _stages(stages: int, size: int, kept_rows: int, loop_rows: int, device: torc
     """
     room = shared_memory(device) - kept_rows * size * 2
     return max(1, min(stages, room // (2 * loop_rows * size * 2)))
+
+
+def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
+    """Tiles [rows, columns] of ``matrix``, for the copy engine."""
+    return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
 
 
 def attention_forward(qkv: Tensor, sequences: Sequences, spec: AttentionSpec) -> tuple[Tensor, Tensor]:
@@ -151,12 +155,15 @@ def _short_backward(
     rows = max(16, triton.next_power_of_2(sequences.max_seqlen))
     # Zeros: empty sequences write nothing.
     partial = torch.zeros(count if sums else 1, 3 * width, dtype=torch.float32, device=dout.device)
+    queries, warps, stages = min(rows, _SHORT_BACKWARD[0]), *_SHORT_BACKWARD[1:]
+    # Rotated queries are not loaded by the copy engine, and stages of them would take shared memory.
+    stages = _stages(stages if spec.rotary is None else 1, size, 2 * rows, queries, dout.device)
     short_backward[(count, spec.heads)](
-        attended.qkv, partial if spec.rotary is None else spec.rotary, dout, attended.logsum, dqkv, partial,
+        _tiles(attended.qkv, queries, size), _tiles(dout, queries, size),
+        attended.qkv, partial if spec.rotary is None else spec.rotary, attended.logsum, dqkv, partial,
         sequences.cu_seqlens, dout.shape[0], width, scale * _LOG2_E, scale, *spec.limits,
         ROTARY=spec.rotary is not None, WINDOW=spec.limited, SUMS=sums,
-        SIZE=size, ROWS=rows, QUERIES=min(rows, _SHORT_BACKWARD[0]),
-        num_warps=_SHORT_BACKWARD[1] if rows > 64 else 4,
+        SIZE=size, ROWS=rows, QUERIES=queries, STAGES=stages, num_warps=warps if size <= 64 else 8,
     )  # fmt: skip
     return partial.sum(0) if sums else None
 
@@ -169,23 +176,22 @@ def _long_backward(
     size, device = width // spec.heads, dout.device
     scale = size**-0.5
     delta = torch.empty_like(attended.logsum)
-    output_gradient_sums[(triton.cdiv(tokens, _DELTA_ROWS), spec.heads)](
-        attended.out, dout, delta, tokens, width, SIZE=size, ROWS=_DELTA_ROWS
-    )
     lines = triton.cdiv(longest, min(_BACKWARD_KEYS[1], _BACKWARD_QUERIES[0])) * count if sums else 1
     partial = torch.zeros(lines, 3 * width, dtype=torch.float32, device=device)
     table = partial if spec.rotary is None else spec.rotary
-    tensors = (attended.qkv, table, dout, attended.logsum, delta, dqkv, partial, sequences.cu_seqlens)
+    tensors = (dout, attended.logsum, delta, dqkv, partial, sequences.cu_seqlens)
     numbers = (tokens, width, scale * _LOG2_E, scale, *spec.limits)
     flags = {"ROTARY": spec.rotary is not None, "WINDOW": spec.limited, "SUMS": sums, "SIZE": size}
-    rows, keys, warps, stages = _BACKWARD_KEYS
-    long_backward_keys[(triton.cdiv(longest, keys), count, spec.heads)](
-        *tensors, *numbers, **flags, ROWS=rows, KEYS=keys,
-        num_warps=warps, num_stages=_stages(stages, size, 2 * keys, rows, device),
-    )  # fmt: skip
+    # First, because it computes delta.
     rows, keys, warps, stages = _BACKWARD_QUERIES
     long_backward_queries[(triton.cdiv(longest, rows), count, spec.heads)](
-        *tensors, *numbers, **flags, ROWS=rows, KEYS=keys,
+        _tiles(attended.qkv, keys, size), attended.qkv, table, attended.out, *tensors, *numbers,
+        **flags, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, 2 * rows, keys, device),
+    )  # fmt: skip
+    rows, keys, warps, stages = _BACKWARD_KEYS
+    long_backward_keys[(triton.cdiv(longest, keys), count, spec.heads)](
+        attended.qkv, table, *tensors, *numbers, **flags, ROWS=rows, KEYS=keys,
+        num_warps=warps, num_stages=_stages(stages, size, 2 * keys, rows, device),
     )  # fmt: skip
     return partial.sum(0) if sums else None

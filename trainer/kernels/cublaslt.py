@@ -22,8 +22,8 @@ _CANDIDATES = 8
 _FP32, _BF16, _COMPUTE_FP32 = 0, 14, 68
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS, _AUX, _AUX_LD = 3, 4, 7, 8, 11, 12
 _MAX_WORKSPACE = 1
-# Epilogues.
-NOTHING, ADD_BIAS, GELU_AUX_BIAS = 1, 4, 164
+# Epilogues. The last multiplies by the derivative of GELU.
+NOTHING, ADD_BIAS, GELU_AUX_BIAS, DGELU = 1, 4, 164, 192
 
 Algorithm = ctypes.Array[ctypes.c_uint64]
 _ALGORITHM = ctypes.c_uint64 * 8
@@ -62,7 +62,7 @@ class Operands(NamedTuple):
     out: Tensor
     bias: Tensor | None = None
     aux: Tensor | None = None
-    """Where to write the argument of GELU."""
+    """The argument of GELU: where to write it, or for its derivative, where to read it."""
 
 
 @dataclass
@@ -185,6 +185,9 @@ class CublasLt:
         plan = self._plans.get(problem)
         if plan is None:
             plan = self._plans[problem] = _new_plan(problem)
+            if problem.epilogue == DGELU:
+                # The heuristic refuses a plan without any; `run` sets the real one.
+                _set(plan.operation, _AUX, ctypes.c_void_p(self._workspace.data_ptr()))
         return plan
 
 
@@ -194,7 +197,7 @@ def _new_plan(problem: Problem) -> _Plan:
     _set(operation, _TRANSPOSE_A, ctypes.c_int32(problem.transpose_a))
     _set(operation, _TRANSPOSE_B, ctypes.c_int32(problem.transpose_b))
     _set(operation, _EPILOGUE, ctypes.c_int32(problem.epilogue))
-    if problem.epilogue == GELU_AUX_BIAS:
+    if problem.epilogue in (GELU_AUX_BIAS, DGELU):
         _set(operation, _AUX_LD, ctypes.c_int64(problem.m))
     m, n, k = problem.m, problem.n, problem.k
     of_a = _layout(*((k, m) if problem.transpose_a else (m, k)), _BF16)

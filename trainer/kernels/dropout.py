@@ -11,16 +11,17 @@ _SEEDS = 1 << 31
 
 @triton.jit
 def _uniform(index, seed):
-    """uint32 of ``index`` and ``seed``: lowbias32 (C. Wellons, Hash Prospector) applied twice."""
-    x = index.to(tl.uint32) + seed.to(tl.uint32)
-    for _ in tl.static_range(2):
-        x ^= x >> 16
-        x *= 0x7FEB352D
-        x ^= x >> 15
-        x *= 0x846CA68B
-        x ^= x >> 16
-        x ^= seed.to(tl.uint32) * 0x9E3779B9
-    return x
+    """uint32 of ``index`` and ``seed``: lowbias32 (C. Wellons, Hash Prospector), with the seed in the middle.
+
+    Without that, another seed would only shift the sequence of numbers.
+    """
+    key = seed.to(tl.uint32)
+    x = index.to(tl.uint32) + key
+    x ^= x >> 16
+    x *= 0x7FEB352D
+    x ^= (x >> 15) ^ (key * 0x9E3779B9)
+    x *= 0x846CA68B
+    return x ^ (x >> 16)
 
 
 @triton.jit

@@ -1,8 +1,10 @@
 """Triton kernels for attention in longer sequences: tiles with a running softmax (Dao et al. 2022).
 
-The backward pass has one kernel for keys and values and one for queries, so nothing is added with atomics and
-equal input gives equal bits. With a window, tiles that no query of a program sees are never loaded. Queries
-and keys are rotated before (``rotate_in_place``); their gradients are turned back when they are stored.
+The backward pass has one kernel for queries and one for keys and values, so nothing is added with atomics and
+equal input gives equal bits. The first loads keys and values with the copy engine of the GPU (Triton's
+tensor descriptors), which saves registers for addresses. With a window, tiles that no query of a program
+sees are never loaded. Queries and keys are rotated before (``rotate_in_place``); their gradients are turned
+back when they are stored.
 """
 
 import triton
@@ -54,18 +56,6 @@ def long_forward(
 
 
 @triton.jit
-def output_gradient_sums(out_ptr, dout_ptr, delta_ptr, tokens, width, SIZE: tl.constexpr, ROWS: tl.constexpr):
-    """The sum of out times dout over each head, fp32 [heads, tokens]."""
-    row, head = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.program_id(1)
-    rows, valid = row[:, None], row[:, None] < tokens
-    # In 64 bits: the rows are those of the whole micro-batch here.
-    at = rows.to(tl.int64) * width + head * SIZE + tl.arange(0, SIZE)[None, :]
-    out = tl.load(out_ptr + at, mask=valid, other=0.0).to(tl.float32)
-    dout = tl.load(dout_ptr + at, mask=valid, other=0.0).to(tl.float32)
-    tl.store(delta_ptr + head * tokens + row, tl.sum(out * dout, 1), mask=row < tokens)
-
-
-@triton.jit
 def long_backward_keys(
     qkv_ptr, table_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
     tokens, width, scale, plain_scale, before, after,
@@ -94,17 +84,22 @@ def long_backward_keys(
             inside = row[:, None] < length
             query = load_head(qkv_ptr, first, row[:, None], inside, 3 * width, offset, SIZE)
             dout = load_head(dout_ptr, first, row[:, None], inside, width, offset, SIZE)
-            # Infinite beyond the end: a weight of 0. Keys beyond the end are masked, see short_backward.
+            # Infinite beyond the end: a weight of 0.
             logsum = tl.load(logsum_ptr + of_head + row, mask=row < length, other=float("inf"))
             delta = tl.load(delta_ptr + of_head + row, mask=row < length, other=0.0)
-            seen = visible(row[None, :], keys, length, before, after, WINDOW)
-            logits = tl.where(seen, tl.dot(key, tl.trans(query)) * scale, float("-inf"))
+            logits = tl.dot(key, tl.trans(query)) * scale
+            if WINDOW:
+                seen = visible(row[None, :], keys, length, before, after, WINDOW)
+                logits = tl.where(seen, logits, float("-inf"))
             weights = tl.exp2(logits - logsum[None, :])
             d_value = tl.dot(weights.to(dout.dtype), dout, d_value)
             d_weights = tl.dot(value, tl.trans(dout))
             d_logits = weights * (d_weights - delta[None, :])
             d_key = tl.dot(d_logits.to(query.dtype), query, d_key)
-        d_key *= plain_scale
+        # Keys beyond the end have weights of any size, even infinite ones: only here, not in the loop, is
+        # their gradient left out.
+        d_key = tl.where(valid, d_key * plain_scale, 0.0)
+        d_value = tl.where(valid, d_value, 0.0)
         store_gradient(
             dqkv_ptr, d_key, table_ptr, first, keys, valid, 3 * width, offset + width, ROTARY, KEYS, SIZE
         )
@@ -118,12 +113,16 @@ def long_backward_keys(
 
 @triton.jit
 def long_backward_queries(
-    qkv_ptr, table_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
+    tiles, qkv_ptr, table_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
     tokens, width, scale, plain_scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of ROWS queries of one head of one sequence."""
+    """Gradients of ROWS queries of one head of one sequence, and ``delta`` of them.
+
+    ``delta`` fp32 [heads, tokens] is the sum over a head of its output times the gradient of the output.
+    ``tiles`` describes tiles of KEYS rows of qkv.
+    """
     start, sequence, head = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
     first = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - first
@@ -135,7 +134,9 @@ def long_backward_queries(
         dout = load_head(dout_ptr, first, rows, valid, width, offset, SIZE)
         of_head = head * tokens + first
         logsum = tl.load(logsum_ptr + of_head + row, mask=row < length, other=float("inf"))
-        delta = tl.load(delta_ptr + of_head + row, mask=row < length, other=0.0)
+        out = load_head(out_ptr, first, rows, valid, width, offset, SIZE)
+        delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+        tl.store(delta_ptr + of_head + row, delta, mask=row < length)
         d_query = tl.zeros((ROWS, SIZE), tl.float32)
         low, high = 0, length
         if WINDOW:
@@ -143,9 +144,9 @@ def long_backward_queries(
             high = tl.minimum(length, start + ROWS + after)
         for begin in range(low, high, KEYS):
             keys = begin + tl.arange(0, KEYS)
-            inside = keys[:, None] < length
-            key = load_head(qkv_ptr, first, keys[:, None], inside, 3 * width, offset + width, SIZE)
-            value = load_head(qkv_ptr, first, keys[:, None], inside, 3 * width, offset + 2 * width, SIZE)
+            # Rows beyond the end are those of the next sequence, or zero.
+            key = tiles.load([first + begin, offset + width])
+            value = tiles.load([first + begin, offset + 2 * width])
             seen = visible(rows, keys[None, :], length, before, after, WINDOW)
             logits = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
             weights = tl.exp2(logits - logsum[:, None])

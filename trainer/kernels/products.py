@@ -17,6 +17,7 @@ from torch import Tensor
 from schemas.errors import BertmillError
 from trainer.kernels.cublaslt import (
     ADD_BIAS,
+    DGELU,
     GELU_AUX_BIAS,
     NOTHING,
     Algorithm,
@@ -30,7 +31,7 @@ from trainer.kernels.cublaslt import (
 
 _ROUNDS, _REPEATS = 3, 4
 
-Kind = Literal["forward", "gelu", "input", "input add", "weight"]
+Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight"]
 
 
 class Product(NamedTuple):
@@ -55,7 +56,8 @@ class Product(NamedTuple):
             return Problem(n, tokens, k, True, False, GELU_AUX_BIAS)
         if self.kind == "weight":
             return Problem(k, n, tokens, False, True, out_fp32=True)
-        return Problem(k, tokens, n, False, False, accumulate=self.kind == "input add")
+        epilogue = DGELU if self.kind == "input gelu" else NOTHING
+        return Problem(k, tokens, n, False, False, epilogue, accumulate=self.kind == "input add")
 
 
 @dataclass
@@ -151,6 +153,17 @@ def input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
+def gelu_input_gradient(dy: Tensor, weight: Tensor, before: Tensor) -> Tensor | None:
+    """Dy W times the derivative of GELU (by tanh) at ``before`` bf16 [T, k]: bf16 [T, n], [n, k] -> [T, k].
+
+    None without a chosen algorithm, as torch has no such product.
+    """
+    (n, k), tokens = weight.shape, dy.shape[0]
+    out = torch.empty_like(before)
+    operands = Operands(weight, dy, out, aux=before)
+    return out if _run(Product("input gelu", n, k), tokens, operands) else None
+
+
 def add_input_gradient(total: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
     """``total`` bf16 [T, k], to which dy W was added in place."""
     n, k = weight.shape
@@ -196,8 +209,9 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
     n, k = product.n, product.k
     if product.kind == "weight":
         return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
-    if product.kind in ("input", "input add"):
-        return Operands(random(n, k), random(tokens, n), random(tokens, k))
+    if product.kind in ("input", "input add", "input gelu"):
+        aux = random(tokens, k) if product.kind == "input gelu" else None
+        return Operands(random(n, k), random(tokens, n), random(tokens, k), aux=aux)
     aux = random(tokens, n) if product.kind == "gelu" else None
     return Operands(
         random(n, k), random(tokens, k), random(tokens, n), random(n) if product.bias else None, aux
@@ -234,9 +248,10 @@ def products_of_layer(
         in_epilogue = name == "up" and tanh and bias
         # The gradients of a sublayer's input: in a post-norm layer they are added to those of the residual.
         adds = name in ("qkv", "up") and not pre_norm
+        backward: Kind = "input add" if adds else "input gelu" if name == "down" and tanh else "input"
         found += [
             Product("gelu" if in_epilogue else "forward", n, k, bias),
-            Product("input add" if adds else "input", n, k),
+            Product(backward, n, k),
             Product("weight", n, k),
         ]
     return found

@@ -6,7 +6,14 @@ Equal input gives equal bits: nothing is added with atomics. Empty sequences cos
 import triton
 import triton.language as tl
 
-from trainer.kernels.tiles import load_head, load_query_or_key, store_gradient, store_head, visible
+from trainer.kernels.tiles import (
+    load_head,
+    load_query_or_key,
+    load_rotated,
+    store_gradient,
+    store_head,
+    visible,
+)
 
 
 @triton.jit
@@ -38,12 +45,16 @@ def short_forward(
 
 @triton.jit
 def short_backward(
-    qkv_ptr, table_ptr, dout_ptr, logsum_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
+    query_tiles, dout_tiles, qkv_ptr, table_ptr, logsum_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
     tokens, width, scale, plain_scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
-    SIZE: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr,
+    SIZE: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one head of one sequence, QUERIES queries at a time; if SUMS, their sums over tokens."""
+    """Gradients of one head of one sequence, QUERIES queries at a time; if SUMS, their sums over tokens.
+
+    All products have keys as rows, so that each is large enough for the fastest instructions of Hopper
+    (wgmma), and weights need not be transposed. The tiles describe QUERIES rows of qkv and dout.
+    """
     sequence, head = tl.program_id(0), tl.program_id(1)
     first = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - first
@@ -58,25 +69,27 @@ def short_backward(
         d_key = tl.zeros((ROWS, SIZE), tl.float32)
         d_value = tl.zeros((ROWS, SIZE), tl.float32)
         query_sum = tl.zeros((SIZE,), tl.float32)
-        for begin in range(0, length, QUERIES):
+        for begin in tl.range(0, length, QUERIES, num_stages=STAGES):
             row = begin + tl.arange(0, QUERIES)
             queries, inside = row[:, None], row[:, None] < length
-            query = load_query_or_key(
-                qkv_ptr, table_ptr, first, queries, inside, stride, offset, ROTARY, SIZE
-            )
-            dout = load_head(dout_ptr, first, queries, inside, width, offset, SIZE)
+            # Rows beyond the end are those of the next sequence, or zero.
+            if ROTARY:
+                query = load_rotated(qkv_ptr, table_ptr, first, queries, inside, stride, offset, SIZE)
+            else:
+                query = query_tiles.load([first + begin, offset])
+            dout = dout_tiles.load([first + begin, offset])
             # Infinite beyond the end, for a weight of 0. Keys beyond the end are masked: their logit is 0,
             # which can lie so far above those of real keys that its weight would be infinite.
             logsum = tl.load(logsum_ptr + head * tokens + first + row, mask=row < length, other=float("inf"))
-            seen = visible(queries, key_row[None, :], length, before, after, WINDOW)
-            logits = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
-            weights = tl.exp2(logits - logsum[:, None])
-            d_value = tl.dot(tl.trans(weights.to(dout.dtype)), dout, d_value)
-            d_weights = tl.dot(dout, tl.trans(value))
-            level = tl.sum(weights * d_weights, 1)[:, None]
+            seen = visible(row[None, :], rows, length, before, after, WINDOW)
+            logits = tl.where(seen, tl.dot(key, tl.trans(query)) * scale, float("-inf"))
+            weights = tl.exp2(logits - logsum[None, :])
+            d_value = tl.dot(weights.to(dout.dtype), dout, d_value)
+            d_weights = tl.dot(value, tl.trans(dout))
+            level = tl.sum(weights * d_weights, 0)[None, :]
             d_logits = (weights * (d_weights - level)).to(dout.dtype)
-            d_query = tl.dot(d_logits, key) * plain_scale
-            d_key = tl.dot(tl.trans(d_logits), query, d_key)
+            d_key = tl.dot(d_logits, query, d_key)
+            d_query = tl.dot(tl.trans(d_logits), key) * plain_scale
             store_gradient(
                 dqkv_ptr, d_query, table_ptr, first, queries, inside, stride, offset, ROTARY, QUERIES, SIZE
             )

@@ -19,6 +19,7 @@ from trainer.kernels.attention import (
 )
 from trainer.kernels.products import (
     add_input_gradient,
+    gelu_input_gradient,
     input_gradient,
     linear,
     linear_gelu,
@@ -92,16 +93,26 @@ def feed_forward_backward(
 ) -> SublayerGradients:
     """The gradients of feed_forward for ``dy``; ``residual`` as in attend_backward."""
     d_down = weight_gradient(dy, fed.inner)
-    d_inner = input_gradient(dy, down.weight)
-    d_bias: Tensor | None
-    if activation == "geglu":
-        d_before = geglu_backward(d_inner, fed.before)
-        d_bias = None if up.bias is None else d_before.sum(0, dtype=d_down.dtype)
-    else:
-        d_before, d_bias = gelu_backward(d_inner, fed.before, tanh=activation == "gelu_tanh")
+    d_before, d_bias = _activation_backward(dy, fed, down, activation)
+    if up.bias is not None and d_bias is None:
+        d_bias = d_before.sum(0, dtype=d_down.dtype)
     d_up = weight_gradient(d_before, x)
     dx = _input_gradient(d_before, up.weight, residual)
     return SublayerGradients(dx, d_up, d_bias if up.bias is not None else None, d_down)
+
+
+def _activation_backward(
+    dy: Tensor, fed: Fed, down: Linear, activation: Activation
+) -> tuple[Tensor, Tensor | None]:
+    """The gradient of the activation's argument, and its sum over rows if that needs no pass of its own."""
+    if activation == "gelu_tanh":
+        d_before = gelu_input_gradient(dy, down.weight, fed.before)
+        if d_before is not None:
+            return d_before, None
+    d_inner = input_gradient(dy, down.weight)
+    if activation == "geglu":
+        return geglu_backward(d_inner, fed.before), None
+    return gelu_backward(d_inner, fed.before, tanh=activation == "gelu_tanh")
 
 
 def _input_gradient(dy: Tensor, weight: Tensor, residual: Tensor | None) -> Tensor:

@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from schemas.randomness import key_from_text
 from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
+from trainer.distributed.gradients import data_parallel
 from trainer.distributed.ranks import Ranks
 from trainer.model.microbatch import MicroBatch
 from trainer.model.objectives import STATISTICS, LossSums
@@ -49,9 +50,7 @@ class Update:
         self._guard, self._learning_rates = guard, learning_rates
         self.module: nn.Module = network.loss
         if ranks.world_size > 1:
-            self.module = DistributedDataParallel(
-                network.loss, broadcast_buffers=False, gradient_as_bucket_view=True
-            )
+            self.module = data_parallel(network.loss, config.gradient_exchange)
 
     def fits(self, batch: MicroBatch, targets: Tensor) -> bool:
         """Whether ``batch`` passes forward and backward beside everything else that a step needs.

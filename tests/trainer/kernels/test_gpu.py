@@ -1,5 +1,6 @@
 """The packed path on a CUDA device: the variable-length kernel against the padded one, and the steps."""
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from tests.trainer.models import STYLES, VOCAB, small_config, small_model
 from tests.trainer.packing import pack, random_rows
+from trainer.distributed.gradients import data_parallel
 from trainer.model.attention import choose_kernel, fused_obstacle
 from trainer.model.kernel_check import fused_failure
 from trainer.model.objectives import PretrainingLoss, batch_totals
@@ -253,6 +255,25 @@ def test_products_with_gelu() -> None:
     torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
 
 
+def test_the_product_with_the_derivative_of_gelu_equals_two_passes() -> None:
+    torch.manual_seed(0)
+    tokens, n, k = 512, 128, 256
+    dy, weight, before = (torch.randn(*s, device=GPU).bfloat16() for s in ((tokens, n), (n, k), (tokens, k)))
+    device = dy.device
+    assert products.gelu_input_gradient(dy, weight, before) is None
+    expected, _ = activations.gelu_backward(products.input_gradient(dy, weight), before, tanh=True)
+    try:
+        choice = products.choose_algorithms([products.Product("input gelu", n, k)], tokens, device)
+        products.use_algorithms(device, choice)
+        found = [products.gelu_input_gradient(dy, weight, before) for _ in range(2)]
+        assert found[0] is not None
+        assert found[1] is not None
+        torch.testing.assert_close(found[0], expected, rtol=2e-2, atol=1e-1)
+        assert found[0].equal(found[1])
+    finally:
+        products.use_algorithms(device, {})
+
+
 @pytest.mark.parametrize("tanh", [True, False])
 def test_gradient_of_gelu_and_its_sums(tanh: bool) -> None:
     torch.manual_seed(0)
@@ -326,3 +347,24 @@ def test_steps_on_the_gpu_are_those_of_the_cpu(kind: Kind) -> None:
 def test_a_captured_step_is_a_step(kind: Kind) -> None:  # trainer-054
     for captured, plain in zip(updated(kind, "cuda", captured=True), updated(kind, "cuda"), strict=True):
         torch.testing.assert_close(captured, plain, rtol=0, atol=1e-6)
+
+
+def test_gradients_in_bf16_go_through_nccl(tmp_path: Path) -> None:
+    torch.distributed.init_process_group("nccl", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        module = torch.nn.Sequential(
+            torch.nn.Linear(640, 1001), torch.nn.GELU(), torch.nn.Linear(1001, 3)
+        ).to(GPU)
+        wrapped, rows = data_parallel(module, "bf16"), torch.randn(64, 640, device=GPU)
+        for _ in range(3):  # the buffers of a step are those of the step before
+            module.zero_grad(set_to_none=True)
+            wrapped(rows).square().sum().backward()
+            found = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+            expected = torch.autograd.grad(module(rows).square().sum(), list(module.parameters()))
+            assert len(found) == len(expected)
+            for ours, theirs in zip(found, expected, strict=True):
+                assert ours.equal(ours.bfloat16().float())
+                torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-3)
+    finally:
+        torch.distributed.destroy_process_group()

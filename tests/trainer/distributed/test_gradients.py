@@ -1,0 +1,66 @@
+"""Two real ranks add up gradients, in fp32 and in bf16."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.multiprocessing.spawn import spawn
+
+from trainer.distributed.gradients import Exchange, data_parallel
+
+RANKS = 2
+
+
+def gradients_of(module: nn.Module, exchange: Exchange, rank: int) -> list[Tensor]:
+    """The gradients after a backward pass on this rank's own input."""
+    wrapped = data_parallel(module, exchange)
+    rows = torch.randn(7, 33, generator=torch.Generator().manual_seed(rank))
+    wrapped(rows).square().sum().backward()
+    found = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    module.zero_grad(set_to_none=True)
+    return found
+
+
+def one_rank(rank: int, folder: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=rank, world_size=RANKS)
+    torch.manual_seed(0)
+    # An odd number of weights, so that shares are not equal.
+    module = nn.Sequential(nn.Linear(33, 129), nn.GELU(), nn.Linear(129, 5))
+    alone: list[Tensor] = []
+    for number in range(RANKS):
+        rows = torch.randn(7, 33, generator=torch.Generator().manual_seed(number))
+        alone.append(torch.cat([g.flatten() for g in torch.autograd.grad(
+            module(rows).square().sum(), list(module.parameters()))]))  # fmt: skip
+    found: dict[str, Any] = {"alone": torch.stack(alone)}
+    for exchange in ("fp32", "bf16"):
+        found[exchange] = [torch.cat([g.flatten() for g in gradients_of(module, exchange, rank)])
+                           for _ in range(2)]  # fmt: skip
+    torch.save(found, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What each rank computed."""
+    folder: Path = tmp_path_factory.mktemp("ranks")
+    spawn(one_rank, (str(folder),), nprocs=RANKS)
+    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
+
+
+@pytest.mark.parametrize("exchange", ["fp32", "bf16"])
+def test_all_ranks_get_the_same_bits_every_time(found: list[dict[str, Any]], exchange: str) -> None:
+    first, *others = [gradients for one in found for gradients in one[exchange]]
+    assert all(first.equal(other) for other in others)
+
+
+def test_gradients_in_bf16_are_rounded_once_before_and_once_after_the_sum(
+    found: list[dict[str, Any]],
+) -> None:
+    alone = found[0]["alone"]
+    torch.testing.assert_close(found[0]["fp32"][0], alone.mean(0), rtol=1e-5, atol=1e-5)
+    rounded = alone.bfloat16().float().mean(0).bfloat16().float()
+    assert found[0]["bf16"][0].equal(rounded)
+    assert not rounded.equal(alone.mean(0))
