@@ -63,6 +63,8 @@ class Update:
         try:
             # What the first step will allocate.
             missing = 0 if network.optimizer.state else 2 * sum(p.nbytes for p in network.parameters)
+            if self._ranks.world_size > 1 and self._config.gradient_exchange == "bf16":
+                missing += sum(p.nbytes for p in network.parameters)
             reserved = torch.empty(missing, dtype=torch.uint8, device=device)
             local = wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
             with local:
