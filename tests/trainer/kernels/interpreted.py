@@ -113,6 +113,24 @@ def test_residual_norm_and_its_gradients(bias: bool, p: float) -> None:
         torch.testing.assert_close(found.branch_bias, found.branch.float().sum(0), rtol=2e-2, atol=1e-1)
 
 
+def kept_by(seed: int) -> Tensor:
+    """Where dropout of 0.25 keeps values, as 0 and 1 [96 * 512]."""
+    zeros = torch.zeros(96, 512).bfloat16()
+    norm = norms.Norm(torch.ones(512), None, 1e-5)
+    total, _ = norms.residual_norm(zeros, zeros + 1, norm, Dropout(0.25, seed))
+    return (total.flatten() > 0).float()
+
+
+def test_dropout_keeps_its_share_and_seeds_do_not_repeat_each_other() -> None:
+    masks = [kept_by(seed) for seed in (77, 78, 77 + 512)]
+    for mask in masks:
+        assert abs(float(mask.mean()) - 0.75) < 0.01
+        assert abs(float(torch.corrcoef(torch.stack([mask[1:], mask[:-1]]))[0, 1])) < 0.02
+    for other, shift in ((1, 0), (1, 1), (2, 0), (2, 512)):
+        pair = torch.stack([masks[0][shift:], masks[other][: len(masks[0]) - shift]])
+        assert abs(float(torch.corrcoef(pair)[0, 1])) < 0.02
+
+
 @pytest.mark.parametrize("tokens", [1, 128, 200, 700])
 @pytest.mark.parametrize("words", [1, 3, 400])
 def test_gradient_of_a_table(tokens: int, words: int) -> None:
