@@ -187,7 +187,7 @@ class GpuCluster:
     gpus: int
     gpus_per_node: int = 8
     network: str = "tcp100"
-    """One of NETWORKS. The Terraform modules set up no EFA."""
+    """One of NETWORKS. efa needs the cards of infra/terraform/aws and cluster/kuberay/components/efa."""
 
 
 @dataclass(frozen=True)
