@@ -52,6 +52,20 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "runs" / "run"
 
 
+def test_gradients_in_bf16_give_nearly_the_same_losses(
+    tmp_path: Path, manifest: Path, run: Path, undisturbed: History
+) -> None:
+    Group(write_config(tmp_path, one_epoch(tmp_path, manifest, gradient_exchange="bf16")), ranks=2).finish()
+    history = History(run)
+    assert history.samples() == undisturbed.samples()
+    one, other = history.events("weights")
+    assert one["sums"] == other["sums"]
+    assert one["sums"] != undisturbed.events("weights")[0]["sums"]
+    losses, expected = history.losses(), undisturbed.losses()
+    assert losses.keys() == expected.keys()
+    assert list(losses.values()) == pytest.approx(list(expected.values()), rel=1e-3)
+
+
 def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
     config: Path, run: Path, undisturbed: History
 ) -> None:  # trainer-001, pipeline-029
