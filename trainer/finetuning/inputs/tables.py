@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-import pyarrow as pa
-
 from cluster import storage
 from schemas.errors import InputError
 from schemas.json_text import parse_json
@@ -176,6 +174,9 @@ def _object(row: tuple[str, Any]) -> dict[str, Any]:
 
 
 def _parquet(uri: str) -> Table:
+    # Imported here because most tasks do not need it.
+    import pyarrow as pa
+
     try:
         table = storage.parquet_file(uri).read()
     except FileNotFoundError as error:
