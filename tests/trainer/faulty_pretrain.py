@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from tests.trainer.records import FreeEvent
+from tests.waiting import wait_until
 from trainer import pretrain
 from trainer.checkpoint import parts as checkpoint_parts
+from trainer.checkpoint.folders import list_folders
 from trainer.run import loop
 
 
@@ -39,6 +41,8 @@ class FaultyTrainer(loop.Trainer):
     def _gradients(self, batches: Any, targets: Any) -> Any:
         kind, rank, step = os.environ.get("FAULT", "none:0:0").split(":")
         here = rank in ("all", str(self.ranks.rank)) and batches.plan.step == int(step)
+        if here and kind.startswith("kill"):
+            self._wait_for_the_save_before(int(step))
         if here and kind == "kill":
             self.update.module.register_full_backward_pre_hook(
                 lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -68,6 +72,13 @@ class FaultyTrainer(loop.Trainer):
             finally:
                 hook.remove()
         return self._true_gradients(batches, targets)
+
+    def _wait_for_the_save_before(self, step: int) -> None:
+        """A busy machine may take longer over a save in the background than over the steps after it."""
+        every, uri = self.config.checkpoints.every_steps or 0, self.config.run.uri
+        due = step // every * every if every else 0
+        if due:
+            wait_until(lambda: any(folder.committed and folder.step >= due for folder in list_folders(uri)))
 
     def _note(self, event: str, **fields: Any) -> None:
         self.log.write(FreeEvent.model_validate({"event": event, **fields}))
