@@ -203,17 +203,19 @@ def test_a_process_that_dies_costs_its_job_only(model: str, tmp_path: Path) -> N
     lines: list[str] = []
 
     def print_line(line: str) -> None:
-        if line.startswith("cola") and not lines:
+        if not lines:  # a job, whichever is first, has reported its first epoch
             for child in multiprocessing.active_children():
                 if child.pid is not None:
                     os.kill(child.pid, signal.SIGKILL)
         lines.append(line)
 
-    made = settings(model, epochs=40)
+    made = settings(model, epochs=200)
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
     card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"], workers=2, print_line=print_line)
+    # The other process may have been between two jobs.
     assert card["jobs"]["finished"] + card["jobs"]["failed"] == 2
-    assert card["failed"]["cola lr 0.001 seed 1"] == "its process ended with status -9"
+    assert set(card["failed"].values()) == {"its process ended with status -9"}
+    assert lines[0].split(":")[0] in card["failed"]
 
 
 def test_files_that_cannot_be_read_are_a_failed_task(model: str, tmp_path: Path) -> None:
