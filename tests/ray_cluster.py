@@ -33,9 +33,9 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
     os.environ["PYTHONPATH"] = f"{ROOT}{os.pathsep}{path}" if path else str(ROOT)
     import ray
 
-    from cluster.ray_cluster.connection import LOCAL_SETTINGS
+    from cluster.ray_cluster.connection import LOCAL_SETTINGS, init_ray
 
-    context = ray.init(
+    context = init_ray(
         address="local",
         _node_ip_address="127.0.0.1",
         num_cpus=num_cpus,

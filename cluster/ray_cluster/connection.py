@@ -4,6 +4,7 @@ import logging
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import ray
 
@@ -23,7 +24,11 @@ LOCAL_SETTINGS = {
 _FEW_CPUS = 8
 _RESERVED_SHARE = 0.1
 _TOKEN_VARIABLES = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
+_START_ATTEMPTS = 5
+_SLOW_START = "timed out during startup"
 _TOKEN_SETUP = "ray._private.authentication.authentication_token_setup"
+
+logger = logging.getLogger(__name__)
 
 
 def _is_not_about_tokens(record: logging.LogRecord) -> bool:
@@ -48,7 +53,7 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
         _provide_token()
     try:
         with shutdown.preserved():
-            ray.init(
+            init_ray(
                 address=address,
                 # Loopback keeps others out and survives network changes.
                 **({"_node_ip_address": "127.0.0.1"} if local else {}),
@@ -67,6 +72,28 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
         where = "on this machine" if local else f"with RAY_ADDRESS={address}"
         raise ClusterError(f"Ray could not start {where}: {one_line(error)}") from error
     return local
+
+
+def init_ray(**settings: Any) -> Any:
+    """ray.init, again when a busy machine takes longer than the 30 seconds that Ray allows its processes.
+
+    Raises ClusterError when that happens five times. Processes of a failed start end with this one.
+    """
+    for attempt in range(1, _START_ATTEMPTS + 1):
+        try:
+            return ray.init(**settings)
+        except Exception as error:
+            # Ray raises a bare Exception here, so only its text tells it from others (ray/_private/node.py).
+            if _SLOW_START not in str(error):
+                raise
+            logger.warning(
+                "Ray did not start within its limit of 30 s (attempt %d of %d): the machine is busy",
+                attempt, _START_ATTEMPTS,
+            )  # fmt: skip
+    raise ClusterError(
+        f"Ray could not start on this machine in {_START_ATTEMPTS} attempts of 30 s; "
+        "end other processes, or use fewer CPUs"
+    )
 
 
 def _provide_token() -> None:

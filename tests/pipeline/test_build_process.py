@@ -45,11 +45,11 @@ def test_a_killed_build_with_an_earlier_one_gives_the_same_bytes_on_s3(
     """All workers are killed once, then the whole job. The earlier build has the same pages."""
     path = builds.write_config(tmp_path, builds.held_out_config(s3_folder, previous=str(built.folder)))
     job = start(path)
-    when_stored(job, s3_folder, "templates-")
+    when_stored(job, path, s3_folder, "templates-")
     wait_until(lambda: ray_workers(job.pid), what="a worker")
     for worker in ray_workers(job.pid):
         os.kill(worker, signal.SIGKILL)
-    when_stored(job, s3_folder, "extract-")
+    when_stored(job, path, s3_folder, "extract-")
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
     assert not storage.exists(f"{s3_folder}/manifest.json")
@@ -64,15 +64,20 @@ def test_a_killed_build_with_an_earlier_one_gives_the_same_bytes_on_s3(
 
 
 def start(path: Path) -> "subprocess.Popen[bytes]":
-    """The job in a process group of its own, with one CPU."""
-    return subprocess.Popen(
-        builds.command(path, "--cpus", "1"),
-        env=builds.environment(), cwd=builds.ROOT, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    """The job in a process group of its own, with one CPU. Its output goes to the file ``log_of(path)``."""
+    with log_of(path).open("w") as log:
+        return subprocess.Popen(
+            builds.command(path, "--cpus", "1"),
+            env=builds.environment(), cwd=builds.ROOT, start_new_session=True,
+            stdout=log, stderr=subprocess.STDOUT,
+        )  # fmt: skip
 
 
-def when_stored(job: "subprocess.Popen[bytes]", output: str, stage: str) -> None:
+def log_of(path: Path) -> Path:
+    return path.with_suffix(".log")
+
+
+def when_stored(job: "subprocess.Popen[bytes]", path: Path, output: str, stage: str) -> None:
     """Returns as soon as a unit of the stage is finished."""
 
     def finished() -> bool:
@@ -80,7 +85,7 @@ def when_stored(job: "subprocess.Popen[bytes]", output: str, stage: str) -> None
         return any(f"/work/{stage}" in info.uri and info.uri.endswith(".done.json") for info in found)
 
     wait_until(lambda: job.poll() is not None or finished(), what=stage)
-    assert job.poll() is None, "the job ended before it could be killed"
+    assert job.poll() is None, f"the job ended before it could be killed:\n{log_of(path).read_text()}"
 
 
 def ray_workers(session: int) -> list[int]:
@@ -99,7 +104,7 @@ def kill_when(path: Path, output: Path, pattern: str) -> None:
     """Starts the job and kills its whole process group as soon as a file matches ``pattern``."""
     job = start(path)
     wait_until(lambda: list(output.glob(pattern)) or job.poll() is not None, what=pattern)
-    assert job.poll() is None, "the job ended before it could be killed"
+    assert job.poll() is None, f"the job ended before it could be killed:\n{log_of(path).read_text()}"
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
 

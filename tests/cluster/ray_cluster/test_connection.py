@@ -62,3 +62,26 @@ def test_a_ray_that_cannot_start_is_one_line(error: Exception, monkeypatch: pyte
     monkeypatch.setattr(ray, "init", fail)
     with pytest.raises(ClusterError, match="Ray could not start on this machine: "):
         connection.connect()
+
+
+@pytest.mark.parametrize(("failures", "calls"), [(2, 3), (5, 5)])
+def test_a_start_that_a_busy_machine_slows_down_is_retried(
+    failures: int, calls: int, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[object] = []
+
+    def start(**settings: object) -> None:
+        seen.append(settings)
+        if len(seen) <= failures:
+            raise Exception("The current node timed out during startup. This could happen because ...")  # noqa: TRY002 - as Ray does
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", start)
+    if failures < calls:
+        assert connection.connect()
+    else:
+        with pytest.raises(ClusterError, match="could not start on this machine in 5 attempts of 30 s; end"):
+            connection.connect()
+    assert len(seen) == calls
+    assert caplog.text.count("Ray did not start within its limit of 30 s") == failures
