@@ -29,7 +29,7 @@ FILE_BYTES = 256 << 20
 PLANTED_SHARE = 0.01
 _LEFT_OUT_SHARE = 0.03
 _RANKS = 64
-"""A word is exchanged with others among so many neighbors by frequency."""
+"""Number of neighbors by frequency among which words are exchanged."""
 
 _OTHER_PROJECTS = ("", "commons", "meta", "species")
 
@@ -84,7 +84,7 @@ def read_wiki(path: Path) -> Wiki:
 
 
 def wikis(languages: int = LANGUAGES) -> list[Wiki]:
-    """The largest bundled dump of each language, of so many languages at most."""
+    """The largest bundled dump of each language, for at most this many languages."""
     largest: dict[str, Path] = {}
     # Wikidata and the like have no articles.
     for path in sorted(SAMPLE.glob("*wiki*articles*.xml.bz2"), key=lambda path: path.stat().st_size):
@@ -185,7 +185,7 @@ def write_wiki(wiki: Wiki, folder: Path, variants: int) -> Made:
 
 
 def make(folder: Path, gigabytes: float, processes: int = 2, languages: int = LANGUAGES) -> Made:
-    """Writes about so many gigabytes of wikitext into ``folder``; does nothing when they are there."""
+    """Writes about this many gigabytes of wikitext into ``folder``. Does nothing if they exist."""
     summary = folder / "corpus.json"
     if summary.exists():
         return Made(**json.loads(summary.read_text()))

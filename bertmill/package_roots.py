@@ -13,7 +13,7 @@ PACKAGES = ("cluster", "pipeline", "schemas", "trainer")
 
 
 def foreign_package() -> str | None:
-    """One line that names a package from elsewhere and the remedy; None if there is none."""
+    """One line that names a package from elsewhere and the remedy, or None if all are from one root."""
     root = Path(__file__).resolve().parents[1]
     for name in PACKAGES:
         folder = _folder(name)

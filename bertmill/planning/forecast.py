@@ -81,7 +81,7 @@ class StageForecast:
 
 
 def forecast_build(size: CorpusSize, cores: int, cores_per_node: int, rates: Rates) -> list[StageForecast]:
-    """A forecast of every stage on ``cores`` cores. Raises ConfigError when there is no core."""
+    """A forecast of every stage on ``cores`` cores. Raises ConfigError if ``cores`` is not positive."""
     if cores < 1 or cores_per_node < 1:
         raise ConfigError("--cores and --cores-per-node must be at least 1")
     round_tasks = size.units + max(1, math.ceil(size.documents / 2e6))

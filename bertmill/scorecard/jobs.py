@@ -104,7 +104,7 @@ def failure_of(job: Job) -> str | None:
 
 
 def _record(job: Job) -> dict[str, Any]:
-    """What the last attempt at a job left behind; empty for a job that was never begun."""
+    """What the last attempt at a job left behind; empty for a job that never started."""
     uri = storage.join(job.output, RESULT_NAME)
     data: dict[str, Any] = parse_json(storage.read_bytes(uri)) if storage.exists(uri) else {}
     return data
