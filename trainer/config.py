@@ -28,7 +28,7 @@ class Run(Section):
     """The name of a run and where it is stored."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """Name of the run. A run with the same name resumes; a new name starts at step 0."""
+    """Name of the run. A run with the same name resumes. A new name starts at step 0."""
     storage: Location
     """Folder or URI that holds the run's folder. Every worker must be able to reach it."""
     accept_changes: list[str] = Field(default=[])
@@ -36,7 +36,7 @@ class Run(Section):
     restart: bool = False
     """Restart at step 0 if the run has checkpoints but none of them can be used."""
     take_over: bool = False
-    """Replace a process that is training this run now; ``--take-over`` sets it."""
+    """Replace a process that is training this run now. ``--take-over`` sets it."""
     lease_seconds: Annotated[float, Field(ge=1, le=3600)] = LEASE_SECONDS
     """Seconds without a heartbeat after which the process that trains the run counts as dead."""
 
@@ -57,7 +57,7 @@ class Data(Section):
     """static uses the masks of the shards. dynamic draws new masks in every epoch, by ``mask_rule`` and the
     masking rule of the corpus."""
     shuffle_window: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Row groups whose rows are shuffled together. A larger window mixes better and reads more at once."""
+    """Row groups whose rows are shuffled together. A larger window mixes better and reads more row groups."""
     read_threads: MayDiffer[Annotated[int, Field(ge=1, le=256)]] = 2
     """Threads in each worker that read and pack batches."""
     read_ahead: MayChange[Annotated[int, Field(ge=0, le=1024)]] = 2
@@ -65,7 +65,7 @@ class Data(Section):
     cache_bytes: MayDiffer[Annotated[int, Field(ge=1 << 20)]] = 512 << 20
     """Memory for decoded row groups, in each worker."""
     disk_cache: MayDiffer[Location | None] = None
-    """Local folder that caches row groups of remote shards; the ranks of a node share it."""
+    """Local folder that caches row groups of remote shards. The ranks of a node share it."""
     disk_cache_bytes: MayDiffer[Annotated[int, Field(ge=1 << 20)]] = 32 << 30
     """Largest size of the disk cache."""
     fixed_shapes: MayChange[bool | None] = None
@@ -104,7 +104,7 @@ class ObjectiveSection(Section):
     weight: Annotated[float, Field(ge=0)] = 1.0
     """Weight of the objective's loss."""
     pretraining_weight: Annotated[float, Field(ge=0)] = 1.0
-    """Weight of the pretraining loss; 0 trains the objective alone, and still measures MLM and NSP."""
+    """Weight of the pretraining loss. 0 trains the objective alone, and still measures MLM and NSP."""
     settings: dict[str, JsonValue] = Field(default={})
     """Keyword arguments of the class."""
 
@@ -126,7 +126,7 @@ class Schedule(Section):
     """The learning rate schedule: a factor on the peak learning rate at each step."""
 
     shape: Literal["linear", "polynomial", "cosine", "wsd", "wsd_sqrt", "constant"] = "linear"
-    """Shape of the decay; wsd is warm-up, stable, linear decay, and wsd_sqrt decays by 1 - sqrt."""
+    """Shape of the decay. ``wsd`` is warm-up, stable, linear decay. ``wsd_sqrt`` decays by 1 - sqrt."""
     span: Literal["run", "phase"] = "run"
     """One warm-up and decay over the whole run (BERT 2018), or one in each phase (LAMB in two phases)."""
     warmup: Annotated[float, Field(ge=0)] = 0.01
@@ -143,7 +143,7 @@ class Alarm(Section):
     """What happens when the loss rises and stays high, as it does after a divergence."""
 
     action: Literal["stop", "warn", "off"] = "warn"
-    """warn writes to the log, and the last checkpoint before the rise is kept; stop ends the run as well."""
+    """``warn`` logs, ``stop`` also ends the run. Both keep the last checkpoint before the rise."""
     rise: Annotated[float, Field(gt=0)] = 0.5
     """Nats above the lowest loss of the phase."""
     lines: Annotated[int, Field(ge=2, le=1000)] = 10
@@ -154,21 +154,21 @@ class Stability(Section):
     """Gradient clipping, and when steps are skipped."""
 
     clip_norm: Annotated[float, Field(gt=0)] | None = 1.0
-    """Largest norm of the gradient of all parameters together; null turns clipping off."""
+    """Largest norm of the gradient of all parameters together, or null for no clipping."""
     spike_sigma: Annotated[float, Field(gt=0)] | None = 6.0
-    """Skip a step whose gradient norm is this many standard deviations above the mean of the last norms;
-    null never skips for a spike."""
+    """Skip a step whose gradient norm is this many standard deviations above the mean of the last norms, or
+    null to never skip for a spike."""
     spike_window: Annotated[int, Field(ge=8, le=4096)] = 128
     """Number of gradient norms in that mean."""
     z_loss: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Weight of the squared log of the MLM softmax's sum, which keeps logits from drifting; PaLM had 1e-4."""
+    """Weight of the squared log of the MLM softmax's sum, which keeps logits from drifting (PaLM: 1e-4)."""
     max_skipped: MayChange[Positive] = 20
     """Skipped steps in a row after which the run stops."""
     alarm: MayChange[Alarm] = Alarm()
     """What to do when the training or held-out loss rises and stays high."""
     check_ranks_every: MayChange[Annotated[int, Field(ge=0)] | None] = None
     """Steps between comparisons of the parameters of all ranks. By default they are compared before each
-    checkpoint; 0 never compares them."""
+    checkpoint. 0 turns the comparison off."""
 
 
 class Profile(Section):
@@ -184,11 +184,11 @@ class Evaluation(Section):
     """Evaluation on the corpus' validation sequences, of the length in training."""
 
     every_steps: Positive
-    """Optimizer steps between evaluations; the last step is evaluated as well."""
+    """Optimizer steps between evaluations. The last step is always evaluated."""
     rows: Positive | None = 20_000
-    """Most sequences to evaluate, of all languages; null takes all."""
+    """Most sequences to evaluate, of all languages, or null for all."""
     ema: bool = False
-    """Evaluate the moving average of the weights as well; needs ``ema``."""
+    """Also evaluate the moving average of the weights. Needs ``ema``."""
 
 
 class Checkpoints(Section):
@@ -214,17 +214,17 @@ class Workers(Section):
     """The processes that train together."""
 
     num_workers: Positive | Annotated[list[Positive], Field(min_length=2, max_length=2)] = 1
-    """Number of ranks. Under Ray also [least, most]: a start takes as many as the cluster has room for, and a
-    running group grows at most every ten minutes. The global batches do not depend on it."""
+    """Number of ranks. Under Ray also [least, most]: a start uses all ranks in this range that fit into the
+    cluster, and a running group grows at most every ten minutes. The global batches do not depend on it."""
     use_gpu: bool = False
     """Use one GPU per rank."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1
-    """CPUs that Ray reserves for each rank; also the rank's number of threads."""
+    """CPUs that Ray reserves for each rank, and the rank's number of threads."""
     max_failures: Annotated[int, Field(ge=-1)] = 3
-    """Restarts of the workers after failures without a new checkpoint in between; -1 for no limit. Nodes that
-    are drained or preempted do not count. A step that fails twice in the same way ends the run."""
+    """Restarts of the workers after failures without a new checkpoint in between, or -1 for no limit. Drained
+    or preempted nodes do not count. A step that fails twice in the same way ends the run."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = 3600.0
-    """Under Ray: seconds to wait for the workers' CPUs and GPUs; null waits without a limit."""
+    """Under Ray: seconds to wait for the workers' CPUs and GPUs, or null for no limit."""
     collective_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0
     """Time after which a rank that does not answer counts as dead."""
 
@@ -268,7 +268,7 @@ class TrainConfig(Section):
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 12345
     """Seed of every random choice."""
     model: ModelConfig = ModelConfig()
-    """The network; its vocabulary size comes from the corpus."""
+    """The network. Its vocabulary size comes from the corpus."""
     start_from: MayDiffer[Location | None] = None
     """Continued pretraining: Hugging Face directory, run or checkpoint with the initial weights. They are
     read at step 0 only. Their content identifies them, so they may move."""
@@ -291,11 +291,11 @@ class TrainConfig(Section):
     stability: Stability = Stability()
     """Clipping and skipped steps."""
     ema: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Decay of an exponential moving average of the weights, for example 0.999; null keeps none. After n
+    """Decay of an exponential moving average of the weights, for example 0.999, or null for none. After n
     steps the decay is at most (1 + n) / (10 + n), so that initial weights do not count for long. Checkpoints
-    hold the average; ``bertmill export --ema`` exports it."""
+    hold the average. ``bertmill export --ema`` exports it."""
     precision: Precision = "fp32"
-    """bf16 runs the network under autocast; weights and optimizer stay in fp32."""
+    """bf16 runs the network under autocast. Weights and optimizer stay in fp32."""
     compile: MayChange[bool] = False
     """Compile the network with torch.compile."""
     compile_cache: MayDiffer[Location | None] = None
@@ -303,7 +303,7 @@ class TrainConfig(Section):
     a node. The folder holds code, so only trusted users may have write access. By default a temporary folder
     of the host."""
     compile_mode: MayChange[Literal["default", "max-autotune-no-cudagraphs"]] = "default"
-    """Mode of torch.compile; max-autotune tries kernels for minutes before the first step."""
+    """Mode of torch.compile. ``max-autotune`` tries kernels for minutes before the first step."""
     kernels: MayChange[Literal["auto", "fused", "plain"]] = "auto"
     """fused: layers as hand-written kernels with bf16 between them (needs bf16, a GPU with Triton, and no
     attention dropout). plain: torch's operations. auto: fused if a trial at the start works."""
@@ -312,10 +312,10 @@ class TrainConfig(Section):
     (activation checkpointing): less memory, up to a third more computation."""
     fit_micro_batch: MayChange[bool | None] = None
     """Try the largest micro-batch before the first step of each phase, and halve it on all ranks while one of
-    them runs out of memory; the global batch stays. Defaults to true on GPUs."""
+    them runs out of memory. The global batch does not change. Defaults to true on GPUs."""
     loss_chunk: MayChange[Annotated[int, Field(ge=0)]] = 0
     """Masked tokens whose logits are computed at a time, for large vocabularies: 4096 with 119,547 subwords
-    keep a few GB of logits out of memory. 0 computes all logits of a micro-batch at once."""
+    save a few GB of memory. 0 computes all logits of a micro-batch together."""
     gradient_exchange: MayChange[Literal["fp32", "bf16"]] = "fp32"
     """Type in which ranks send each other gradients. bf16 halves the bytes: each rank rounds its gradients
     once, the sum is in fp32, and its mean is rounded again. With one rank nothing is sent."""

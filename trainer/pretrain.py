@@ -1,6 +1,6 @@
 """Pretraining as a job: ``python trainer/pretrain.py --config configs/demo-train.yaml``.
 
-The launchers differ in how they start the ranks; the loop is the same (trainer/run/loop.py).
+The launchers differ in how they start the ranks. The loop is the same (trainer/run/loop.py).
 ray: Ray Train starts ``workers.num_workers`` processes, and restarts them when one dies.
 torchrun: ``torchrun --nproc-per-node N trainer/pretrain.py --launcher torchrun ...`` starts them.
 local: a single process.
@@ -34,7 +34,7 @@ from trainer.run.loop import Outcome, train
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The parser of this job; it leaves ``--field=value`` overrides to the caller."""
+    """The parser of this job. It leaves ``--field=value`` overrides to the caller."""
     parser = job_parser(
         "pretrain.py",
         "Trains a BERT from the shards of a corpus.",
@@ -126,7 +126,7 @@ def without_take_over_again(config: TrainConfig) -> TrainConfig:
 
 
 def launch(launcher: str, config: TrainConfig) -> tuple[Outcome, int]:
-    """Trains; returns the outcome and the rank of this process."""
+    """Trains and returns the outcome and the rank of this process."""
     console = ConsoleLog(_print_line)
     if launcher == "ray":
         # Imported here because the other launchers run on hosts without Ray.

@@ -12,24 +12,24 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Section(BaseModel):
-    """A part of the config; an unknown key is an error."""
+    """A part of the config. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class MaskRule(Section):
-    """What dynamic masks select; the masking rule of the corpus fills what is left out."""
+    """What dynamic masks select. A field that is left out has the value of the corpus's masking rule."""
 
     rate: Annotated[float, Field(gt=0, le=0.9)] | None = None
     """Share of the tokens to predict (BERT: 0.15; Wettig et al. 2022: more for larger models)."""
     end_rate: Annotated[float, Field(gt=0, le=0.9)] | None = None
-    """Share in the last step; in between it falls or rises linearly (Ankner et al. 2023: 0.3 to 0.15)."""
+    """Share in the last step. In between it falls or rises linearly (Ankner et al. 2023: 0.3 to 0.15)."""
     unit: MaskUnit | None = None
     """token, whole_word, span (SpanBERT) or ngram (ALBERT)."""
     mask_share: Share | None = None
     """Share of the predicted tokens that become [MASK]."""
     random_share: Share | None = None
-    """Share of the predicted tokens that become a random subword; the rest stays."""
+    """Share of the predicted tokens that become a random subword. The others stay as they are."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "MaskRule":
@@ -46,7 +46,7 @@ class LanguageSampling(Section):
     exponent: Annotated[float, Field(ge=0, le=4)]
     """1 keeps the shares of the corpus, 0 trains all languages equally often (XLM-R: 0.3; mBERT: 0.7)."""
     end_exponent: Annotated[float, Field(ge=0, le=4)] | None = None
-    """Exponent of the last step; in between it changes linearly (mmBERT: 0.7 to 0.3)."""
+    """Exponent of the last step. In between it changes linearly (mmBERT: 0.7 to 0.3)."""
     pool: Annotated[int, Field(ge=2, le=32)] = 4
     """Sequences of the corpus, in its training order, for each one that is trained. A language can be
     at most this many times as frequent as in the corpus. Sequences that are not chosen may be chosen in the
@@ -79,7 +79,7 @@ class Phase(Section):
     """A part of the run with one sequence length."""
 
     max_seq_length: Annotated[int, Field(ge=16, le=8192)]
-    """Sequence length; the corpus must have a set of this length."""
+    """Sequence length. The corpus must have a set of this length."""
     global_batch: Positive
     """Sequences in a global batch, over all ranks and micro-batches."""
     micro_batch_tokens: MayChange[Positive]
@@ -88,7 +88,7 @@ class Phase(Section):
     steps: Positive | None = None
     """Optimizer steps. Give either steps or epochs."""
     epochs: Positive | None = None
-    """Passes over the sequences of this length; the last batch may be smaller. A phase that follows one of
+    """Passes over the sequences of this length. The last batch may be smaller. A phase that follows one of
     the same length continues where that stopped, and has as many sequences as this number of passes."""
     learning_rate: Annotated[float, Field(gt=0, lt=10)]
     """Peak learning rate of the phase."""
@@ -97,9 +97,9 @@ class Phase(Section):
     batch_warmup: BatchWarmup | None = None
     """Start with a smaller global batch and let it grow."""
     length_warmup: LengthWarmup | None = None
-    """Start with shorter sequences. Both segments of a pair stay; the longer one is cut first."""
+    """Start with shorter sequences. Both segments of a pair stay. The longer one is cut first."""
     mask_rule: MaskRule | None = None
-    """Masks of this phase, in place of the run's mask_rule; end_rate is that of the phase's last step."""
+    """Masks of this phase, in place of the run's mask_rule. end_rate is that of the phase's last step."""
     rotary_base: Annotated[float, Field(gt=1)] | None = None
     """RoPE base of global layers in this phase, in place of model.rotary_base: a larger one for longer
     sequences (Xiong et al. 2023; ModernBERT: 10,000, then 160,000). An export takes that of the last step."""

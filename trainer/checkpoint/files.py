@@ -5,7 +5,7 @@
         optimizer.pt         optimizer state, loaded with weights_only (tensors, numbers, containers)
         ema.safetensors      moving average of the parameters, if the config sets ema
         vocab.txt, tokenizer.json, tokenizer_config.json    the tokenizer of the corpus
-        MANIFEST.json        sizes and SHA-256 of the files, step, state of the run; written last
+        MANIFEST.json        sizes and SHA-256 of the files, step, state of the run (written last)
 
 With ``checkpoints.format: sharded`` the files are those of trainer/checkpoint/parts.py.
 
@@ -46,15 +46,15 @@ class TrainingState:
     """``state_dict()`` of the optimizer: tensors, numbers and containers."""
     run: RunState
     ema: Mapping[str, Tensor] = field(default_factory=dict)
-    """Moving average of the parameters; empty without one."""
+    """Moving average of the parameters, or {} if the run keeps none."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
     """Files of the tokenizer, by name."""
 
 
 def write_state(folder: Path, state: TrainingState) -> dict[str, FileEntry]:
-    """Writes model, optimizer and average into ``folder``; equal states give equal bytes.
+    """Writes model, optimizer and average into ``folder``. Equal states give equal bytes.
 
-    Raises OSError or RuntimeError when the disk refuses.
+    Raises OSError or RuntimeError when writing fails.
     """
     entries = {MODEL: write_tensors(folder / MODEL, state.model)}
     if state.ema:
@@ -65,7 +65,7 @@ def write_state(folder: Path, state: TrainingState) -> dict[str, FileEntry]:
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
     """Writes tensors as safetensors, with the permissions that the umask gives to a new file.
 
-    safetensors gives its files to their owner alone. Raises OSError or RuntimeError when the disk refuses.
+    safetensors makes its files readable to their owner only. Raises OSError or RuntimeError if writing fails.
     """
     path.touch()
     mode = path.stat().st_mode
@@ -76,14 +76,14 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> FileEntry:
 
 
 def write_tokenizer(folder: Path, tokenizer: Mapping[str, bytes]) -> dict[str, FileEntry]:
-    """Writes the files of the tokenizer. Raises OSError when the disk refuses."""
+    """Writes the files of the tokenizer. Raises OSError when writing fails."""
     for name, content in tokenizer.items():
         (folder / name).write_bytes(content)
     return {name: synced_entry(folder / name) for name in tokenizer}
 
 
 def write_optimizer(folder: Path, optimizer: Mapping[str, Any]) -> dict[str, FileEntry]:
-    """Writes optimizer.pt. Raises OSError or RuntimeError when the disk refuses."""
+    """Writes optimizer.pt. Raises OSError or RuntimeError when writing fails."""
     path = folder / OPTIMIZER
     with path.open("wb") as file:
         torch.save(optimizer, file)
@@ -91,7 +91,7 @@ def write_optimizer(folder: Path, optimizer: Mapping[str, Any]) -> dict[str, Fil
 
 
 def put_files(uri: str, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:
-    """Has ``write`` write files, stores them in the folder ``uri`` and reads them back from there.
+    """Calls ``write`` to write files, stores them in the folder ``uri``, and reads them back from there.
 
     Raises CheckpointError when the bytes read differ from those written, StorageFullError, StorageError,
     OSError.
@@ -111,18 +111,18 @@ def put_files(uri: str, write: Callable[[Path], dict[str, FileEntry]]) -> dict[s
 
 
 def _write_in_place(folder: Path, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:
-    """Has ``write`` write files. Raises StorageFullError when there is no room, and what ``write`` raises."""
+    """Calls ``write`` in the folder itself. Raises StorageFullError when there is no room, and its errors."""
     try:
         return write(folder)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
-        # torch does not say why it could not write, but leaves no room behind.
+        # torch does not report why it could not write, but the disk is full afterwards.
         if local_files.is_full(error) or shutil.disk_usage(folder).free < _LEAST_FREE:
             raise StorageFullError(f"{folder}: no room for a checkpoint: {_text(error)}") from error
         raise
 
 
 def _write_locally(folder: Path, write: Callable[[Path], dict[str, FileEntry]]) -> dict[str, FileEntry]:
-    """Has ``write`` write files. Raises StorageError that names the local folder, and not the remote one."""
+    """Calls ``write`` in a local folder. Raises StorageError that names it instead of the remote folder."""
     try:
         return write(folder)
     except (OSError, RuntimeError, safetensors.SafetensorError) as error:
@@ -155,7 +155,7 @@ def _hash(file: IO[bytes]) -> tuple[int, str]:
 
 
 def check_file(folder_uri: str, name: str, entry: FileEntry, copy: Path | None = None) -> None:
-    """Reads one file and compares it with its entry; ``copy`` keeps a local copy of the file.
+    """Reads one file and compares it with its entry. ``copy`` keeps a local copy of the file.
 
     Raises CheckpointError that names the file if it is missing, truncated or changed, StorageError if the
     storage does not answer.
@@ -189,7 +189,7 @@ def _read_tensors(folder: Path, name: str, origin: str) -> dict[str, Tensor]:
 
 
 def read_tokenizer(folder: Path) -> dict[str, bytes]:
-    """The files of the tokenizer in a checkpoint folder; {} for one of an older version."""
+    """The files of the tokenizer in a checkpoint folder, or {} for one of an older version."""
     return {name: (folder / name).read_bytes() for name in TOKENIZER_FILES if (folder / name).is_file()}
 
 

@@ -53,7 +53,7 @@ def read_manifest(folder_uri: str) -> Manifest:
 
 
 def list_folders(run_uri: str) -> list[Folder]:
-    """All checkpoint folders of the run, newest first: the newest attempt's highest step leads.
+    """All checkpoint folders of the run, newest first: the highest step of the newest attempt comes first.
 
     The attempt counts before the step. An attempt that fell back to an earlier step turns the later
     steps of previous attempts into a branch that the run does not follow.

@@ -31,7 +31,7 @@ class ListedCheckpoint:
 
 
 def list_checkpoints(run_uri: str) -> Iterator[ListedCheckpoint]:
-    """Every checkpoint folder of the run, newest first; verifies each one as the caller reaches it.
+    """Every checkpoint folder of the run, newest first. Verifies each one as the caller reaches it.
 
     Raises CheckpointError if the run has no checkpoint folder, most likely because the URI is misspelled.
     """
@@ -45,7 +45,7 @@ def list_checkpoints(run_uri: str) -> Iterator[ListedCheckpoint]:
 
 
 def verify_run(run_uri: str) -> list[str]:
-    """The problems of the run's checkpoints, one line each; [] when a resume is safe.
+    """The problems of the run's checkpoints, one line each, or [] when a resume is safe.
 
     Unfinished folders are not a problem, because the next commit removes them. The state is loaded as
     well, because a file may match its hash and still hold more than plain data.
@@ -61,7 +61,7 @@ def verify_run(run_uri: str) -> list[str]:
 
 
 def _load_problem(listed: ListedCheckpoint) -> str | None:
-    """Why a checkpoint does not verify or does not load; None if it can be used."""
+    """Why a checkpoint does not verify or does not load, or None if it can be used."""
     if listed.problem is not None:
         return listed.problem
     try:

@@ -20,7 +20,7 @@ MODEL = "model.safetensors"
 OPTIMIZER = "optimizer.pt"
 EMA = "ema.safetensors"
 VOCABULARY_FILES = ("vocab.txt", "pieces.txt")
-"""One of them, depending on the origin of the corpus's tokenizer."""
+"""A checkpoint has one of them, depending on the origin of the corpus's tokenizer."""
 TOKENIZER_FILES = (*VOCABULARY_FILES, "tokenizer.json", "tokenizer_config.json")
 """Copied from the corpus, so that a checkpoint can be exported and fine-tuned without it."""
 
@@ -38,7 +38,7 @@ FileName = Annotated[str, AfterValidator(_plain_name)]
 
 
 class _Header(BaseModel):
-    """A part of the manifest; a missing, unknown or mistyped field is an error."""
+    """A part of the manifest. A missing, unknown or mistyped field is an error."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,7 +66,7 @@ class Trend(_Header):
     recent: list[float] = []
     """Training losses of the last lines of the log."""
     lowest: float | None = None
-    """The lowest mean of as many lines."""
+    """The lowest mean of the same number of lines."""
     lowest_step: Count = 0
     good_step: Count | None = None
     """The last checkpoint before the loss began to rise."""
@@ -82,13 +82,13 @@ class MicroBatchLimit(_Header):
 
     phase: Count
     configured: Count
-    """The phase's micro_batch_tokens; with another value in the config, the limit does not hold."""
+    """The phase's micro_batch_tokens. With another value in the config, the limit does not hold."""
     tokens: Count
     """Most tokens in a micro-batch."""
 
 
 class Position(_Header):
-    """How far a run has come. Data order and learning rate are functions of ``step`` alone."""
+    """The progress of a run. Data order and learning rate are functions of ``step`` alone."""
 
     step: Count = 0
     """Optimizer steps done."""
@@ -121,7 +121,7 @@ class CorpusReference(_Header):
     uri: str
     sha256: str
     vocabulary_sha256: str | None = None
-    """Of its vocab.txt; None in checkpoints of older versions."""
+    """SHA-256 of its vocab.txt, or None in checkpoints of older versions."""
     languages: list[str] = []
 
 
@@ -148,7 +148,7 @@ class Manifest(_Header):
     created: Count
     """Seconds since 1970."""
     code_version: str | None = None
-    """Of the bertmill that wrote it; None in checkpoints of older versions. ``format`` is the schema's."""
+    """Version of the bertmill that wrote it, or None in checkpoints of older versions."""
     files: dict[FileName, FileEntry]
     run: RunState
 

@@ -1,11 +1,11 @@
 """The sharded form of a checkpoint: every rank writes its part of the weights and moments.
 
     RUN/checkpoints/step-00000042.000003-8f2c01aa/
-        part-00000-of-00004.safetensors    the tensors of rank 0, by name; their bytes are balanced
+        part-00000-of-00004.safetensors    the tensors of rank 0, by name (ranks get about equal bytes)
         part-00000-of-00004.json           its size and SHA-256, written when the part has been read back
         vocab.txt ...                      the tokenizer, by rank 0
-        optimizer.pt                       groups and step counters, by rank 0; loaded with weights_only
-        MANIFEST.json                      lists all parts; rank 0 writes it last
+        optimizer.pt                       groups and step counters, by rank 0 (loaded with weights_only)
+        MANIFEST.json                      lists all parts (rank 0 writes it last)
 
 The ranks hold equal copies, so any division of the tensors is correct, and any number of ranks can load the
 checkpoint. The ranks communicate through the storage alone, because a save runs in the background, where no
@@ -49,7 +49,7 @@ class RankShare:
     tensors: Mapping[str, Tensor]
     """Weights as model/NAME, their averages as ema/NAME, and moments as optimizer/NUMBER/NAME."""
     optimizer: Mapping[str, Any] | None = None
-    """The optimizer's state without its moments; rank 0 alone saves it."""
+    """The optimizer's state without its moments. Rank 0 alone saves it."""
     run: RunState | None = None
     """Rank 0 alone saves it."""
     tokenizer: Mapping[str, bytes] = field(default_factory=dict)
@@ -101,7 +101,7 @@ def parts_of(names: Iterable[str]) -> list[str]:
 
 
 def named_tensors(state: TrainingState) -> dict[str, Tensor]:
-    """Weights, averages and moments by the names of RankShare; step counters are left out."""
+    """Weights, averages and moments by the names of RankShare. Step counters are left out."""
     tensors = {f"model/{name}": tensor for name, tensor in state.model.items()}
     tensors |= {f"ema/{name}": tensor for name, tensor in state.ema.items()}
     for number, moments in state.optimizer["state"].items():
@@ -138,7 +138,7 @@ def share_of(state: TrainingState, rank: int, world_size: int) -> RankShare:
 
 
 def write_share(folder: Path, share: RankShare, rank: int, world_size: int) -> dict[str, FileEntry]:
-    """Writes the files of one rank. Raises OSError or RuntimeError when the disk refuses."""
+    """Writes the files of one rank. Raises OSError or RuntimeError when writing fails."""
     path = folder / part_name(rank, world_size)
     entries = {path.name: files.write_tensors(path, share.tensors)}
     if share.optimizer is not None:
@@ -169,7 +169,7 @@ def read_parts(folder: Path, names: Iterable[str], run: RunState, origin: str) -
 
 
 def put_share(uri: str, share: RankShare, rank: int, world_size: int) -> dict[str, FileEntry]:
-    """Writes the share of ``rank`` into the checkpoint folder ``uri``, reads it back, returns its files.
+    """Writes the share of ``rank`` into the checkpoint folder ``uri``, reads it back and returns its files.
 
     Raises CheckpointError, StorageError, OSError.
     """

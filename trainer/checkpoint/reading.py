@@ -107,7 +107,7 @@ class LoadedCheckpoint:
 def open_checkpoint(uri: str) -> LoadedCheckpoint:
     """The checkpoint in the folder ``uri``, for example the one that rank 0 chose.
 
-    Raises CheckpointError if its manifest is missing or damaged; ``load`` checks the other files.
+    Raises CheckpointError if its manifest is missing or damaged. ``load`` checks the other files.
     """
     folder = uri.rstrip("/")
     return LoadedCheckpoint(folder, read_manifest(folder))

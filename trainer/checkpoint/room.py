@@ -10,11 +10,11 @@ from trainer.checkpoint.reading import open_verified
 logger = logging.getLogger(__name__)
 
 VERIFIED_KEPT = 2
-"""Checkpoints to keep, with every byte verified: two, in case the disk damages one."""
+"""Verified checkpoints to keep: two, in case the disk damages one."""
 
 
 def free_oldest(run_uri: str, newest_attempt: int, is_kept: Callable[[int], bool]) -> bool:
-    """Deletes the oldest checkpoint that is not needed; false if there is none.
+    """Deletes the oldest checkpoint that is not needed. Returns false if there is none.
 
     Two verified checkpoints that are newer always stay, and so do steps that ``is_kept`` and checkpoints of
     attempts after ``newest_attempt``. Raises StorageError.

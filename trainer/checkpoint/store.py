@@ -5,7 +5,7 @@ Only then it creates MANIFEST.json with a conditional put, unless a newer attemp
 run. There is no "latest" pointer: the newest folder that verifies is the latest. Older checkpoints are
 deleted only after a newer one is verified and committed.
 
-Rank 0 holds the lease and writes; every rank may read.
+Rank 0 holds the lease and writes. Every rank may read.
 """
 
 import logging
@@ -35,7 +35,7 @@ DISPLACED = "displaced"
 
 @dataclass(frozen=True)
 class SaveResult:
-    """The result of one save; times are in seconds."""
+    """The result of one save. Times are in seconds."""
 
     step: int
     uri: str
@@ -68,7 +68,7 @@ def _needed_steps(run: RunState) -> set[int | None]:
 class CheckpointStore:
     """Writes the checkpoints of one attempt at a run.
 
-    ``save_async`` copies the state and returns; a background thread writes the copy. At most one save is
+    ``save_async`` copies the state and returns. A background thread writes the copy. At most one save is
     in flight and the next one waits for it, so memory holds one copy of the state. A save that finds no
     room deletes the oldest checkpoints, but keeps two verified ones. A failed save is logged and counted.
     The next call raises CheckpointError after ``max_failed`` failures in a row, or when a newer attempt has
@@ -99,7 +99,7 @@ class CheckpointStore:
         self.last_committed: SaveResult | None = None
         """The newest committed save that this thread has collected."""
         self.newest_committed: SaveResult | None = None
-        """The newest committed save; the background thread sets it at the commit."""
+        """The newest committed save. The background thread sets it at the commit."""
         self._keep, self._keep_every, self._max_failed = keep, keep_every, max_failed
         self._claimant = claimant or Claimant()
         self._sharded_by, self._part_timeout = sharded_by, part_timeout
@@ -119,24 +119,24 @@ class CheckpointStore:
     def await_free(self) -> None:
         """Waits until no other process owns the run, and changes nothing.
 
-        Raises LeaseHeldError, FencedError; see cluster/jobs/lease.py.
+        Raises LeaseHeldError, FencedError. See cluster/jobs/lease.py.
         """
         free = await_free(self.run_uri, self._claimant)
         self._claimant = replace(self._claimant, free_attempt=free)
 
     def acquire_lease(self) -> int:
-        """Makes this process the owner of the run; returns this attempt's number.
+        """Makes this process the owner of the run and returns this attempt's number.
 
-        Raises LeaseHeldError, FencedError; see cluster/jobs/lease.py.
+        Raises LeaseHeldError, FencedError. See cluster/jobs/lease.py.
         """
         self._lease = acquire_lease(self.run_uri, self._claimant)
-        # In the whole run, because killed attempts leave unfinished leases and logs as well.
+        # In the whole run, because killed attempts also leave unfinished leases and logs.
         storage.end_stale_uploads(self.run_uri)
         return self._lease.number
 
     @property
     def folder_suffix(self) -> str:
-        """How the names of this attempt's folders end; "" before ``acquire_lease``."""
+        """How the names of this attempt's folders end, or "" before ``acquire_lease``."""
         return self._lease.suffix if self._lease else ""
 
     @property
@@ -149,7 +149,7 @@ class CheckpointStore:
         return latest_verified(self.run_uri)
 
     def set_aside(self, step: int, state: TrainingState) -> str:
-        """Writes the state of a run that has a new owner into RUN/displaced; returns the folder's URI.
+        """Writes the state of a run that has a new owner into RUN/displaced and returns the folder's URI.
 
         No run resumes from there automatically. Raises CheckpointError, StorageError, OSError.
         """
@@ -165,8 +165,8 @@ class CheckpointStore:
     def save_async(self, step: int, state: TrainingState) -> None:
         """Copies ``state`` and starts to save it as the state after ``step`` optimizer steps.
 
-        Waits for a save that is still in flight. Does not save a step again that this attempt has
-        committed. Raises CheckpointError, see the class.
+        Waits for a save that is still in flight. Does nothing if this attempt has already committed
+        this step. Raises CheckpointError, see the class.
         """
         if self._lease is None:
             raise CheckpointError(f"{self.run_uri}: acquire the lease of the run before saving")
@@ -252,7 +252,7 @@ class CheckpointStore:
     def _upload_with_room(
         self, lease: RunLease, uri: str, step: int, run: RunState, content: TrainingState | RankShare
     ) -> Manifest:
-        """Uploads; where there is no room, frees the oldest checkpoints. Raises what _upload does.
+        """Uploads, and frees the oldest checkpoints where there is no room. Raises the errors of _upload.
 
         The parts of other ranks are not written again: with ``format: sharded`` the next save has the room.
         """
@@ -293,7 +293,7 @@ class CheckpointStore:
             raise
 
     def _clear_partial(self, uri: str) -> None:
-        """Frees the local disk after a failed save; the next commit cleans up an object store."""
+        """Frees the local disk after a failed save. The next commit cleans up an object store."""
         if storage.scheme(uri) == "file":
             try:
                 storage.delete_prefix(uri)

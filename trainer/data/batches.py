@@ -1,10 +1,10 @@
 """Global batches as micro-batches: what each rank trains in each step.
 
 Rank 0 reads the lengths of all rows of a global batch and shares them. From the lengths every rank computes
-the same plan: it sorts the batch by row group and cuts it into one run of rows for each rank, with as equal
-numbers of tokens as rows allow. Each rank deals its rows to the same number of micro-batches, none of which
-exceeds the token budget. A rank or micro-batch without a row trains a filler that counts for nothing, so
-that all ranks make the same collective calls. No state carries over from one step to the next.
+the same plan: it sorts the batch by row group and cuts it into one run of rows for each rank, with nearly
+equal numbers of tokens. Each rank distributes its rows over the same number of micro-batches, none of which
+exceeds the token budget. A rank or micro-batch without a row trains a filler that adds nothing to the loss,
+so that all ranks make the same collective calls. No state carries over from one step to the next.
 """
 
 import math
@@ -59,9 +59,9 @@ def cut_for_ranks(lengths: I64, world_size: int) -> I64:
 
 
 def deal(lengths: I64, world_size: int, budget: int, most_rows: int | None = None) -> Deal:
-    """Shares the rows of a global batch among ranks and micro-batches; the same on every rank.
+    """Divides the rows of a global batch among ranks and micro-batches. Every rank gets the same result.
 
-    Each rank sorts its rows by falling length and deals them to its micro-batches back and forth, so that
+    Each rank sorts its rows by decreasing length and deals them to its micro-batches back and forth, so that
     the micro-batches have nearly equal numbers of tokens. It takes the smallest number of micro-batches for
     which none of any rank exceeds ``budget`` tokens or ``most_rows`` rows. Needs lengths <= budget.
     """
@@ -113,7 +113,7 @@ class FixedShape:
     masked_per_token: float
     """Most masked tokens of a micro-batch per token, plus one more for each row."""
     token_grain: int | None = None
-    """Pad the tokens only to a multiple of this, for an encoder that is not compiled; None pads fully."""
+    """For an encoder that is not compiled: pad only to a multiple of this. None pads to the whole shape."""
 
     def most_rows(self, tokens: int) -> int:
         """Most real rows in a micro-batch of ``tokens`` tokens."""
@@ -141,7 +141,7 @@ class FixedShape:
 
 @dataclass(frozen=True)
 class Stream:
-    """The samples of one length: order and rows; if asked for, new masks, a fixed shape, other languages."""
+    """The samples of one length: order, rows and, by option, new masks, a fixed shape, a language choice."""
 
     order: SampleOrder
     rows: ShardRows
@@ -171,7 +171,7 @@ class BatchReader:
     ) -> None:
         """``pin`` puts micro-batches into page-locked memory, from which a GPU copies while it computes.
 
-        ``shared`` lets rank 0 read the lengths for all; all ranks must then read the same steps in the
+        ``shared`` lets rank 0 read the lengths for all. All ranks must then read the same steps in the
         same order. Without it each rank reads them.
         """
         self._plan, self._streams = plan, streams
@@ -206,7 +206,7 @@ class BatchReader:
         return self._pending.pop(step).result()
 
     def limit_micro_batches(self, phase: int, tokens: int) -> None:
-        """Micro-batches of ``phase`` have at most ``tokens`` tokens from now on; all ranks must call it."""
+        """Micro-batches of ``phase`` have at most ``tokens`` tokens from now on. All ranks must call it."""
         self._limits[phase] = tokens
         for future in self._pending.values():
             future.cancel()
@@ -214,7 +214,7 @@ class BatchReader:
 
     def _submit(self, step: int) -> Future[StepBatches]:
         shared = self._shared
-        # Rank 0 submits the reading of the lengths before the task that waits for them. So that task never
+        # Rank 0 submits the reading of the lengths before the task that waits for them, so that task never
         # occupies the last thread while the reading still needs one.
         heads = shared.broadcast(lambda: self._heads(step), self._pool) if shared is not None else None
         return self._pool.submit(self._build, step, heads)
@@ -224,7 +224,7 @@ class BatchReader:
         return self._streams[plan.max_seq_length].order.locate(samples)
 
     def _heads(self, step: int) -> I64:
-        """Length of each sample, int64 [samples]; with a language choice [samples, 2], with its language."""
+        """Length of each sample, int64 [samples]. With a language choice [samples, 2], with languages."""
         plan = self._plan.at(step)
         stream, places, whole = self._streams[plan.max_seq_length], self._places(plan), self._world_size == 1
         lengths = row_lengths(places, stream.rows, whole=whole)
@@ -239,8 +239,8 @@ class BatchReader:
         if choice is not None:
             chosen = choice.rows(heads[:, 1], plan.step, plan.rows)
             places, lengths = places.take(chosen), heads[chosen, 0]
-        # The gradient does not depend on which rank trains which row. So each rank takes rows that are
-        # stored together: it reads few row groups, and the same ones in the next steps of their window.
+        # The gradient does not depend on which rank trains which row. Each rank therefore takes rows that
+        # are stored together: it reads few row groups, and the same ones in the next steps of their window.
         order = places.grouping()
         return places.take(order), np.minimum(lengths[order], plan.longest)
 

@@ -43,7 +43,7 @@ class Corpus:
 
     @property
     def languages(self) -> tuple[str, ...]:
-        """Language codes, sorted; the language ids of micro-batches are indices into it."""
+        """Language codes, sorted. The language ids of micro-batches are indices into it."""
         return tuple(sorted(self.manifest.languages))
 
     @property
@@ -143,7 +143,7 @@ def check_model(
 
 
 def check_shards(shards: Iterable[ShardPlace], threads: int = 8) -> int:
-    """Compares every shard's footer with the manifest; returns the number of shards.
+    """Compares every shard's footer with the manifest and returns the number of shards.
 
     Raises CorpusError that names the first shard (in order) that differs.
     """

@@ -1,6 +1,6 @@
 """A local disk cache for row groups of remote shards.
 
-All ranks of a node share the folder. Each file carries a checksum; a damaged file is deleted, and its row
+All ranks of a node share the folder. Each file carries a checksum. A damaged file is deleted, and its row
 group is read from the source again. Above its size limit, the cache deletes the least recently used files.
 """
 
@@ -24,7 +24,7 @@ _DIGEST_BYTES = 16
 _SUFFIX = ".rows"
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}")
 _STALE_SECONDS = 3600.0
-# Eviction frees down to this share of the limit, so that it does not run for every file.
+# Eviction frees space down to this share of the limit, so that it does not run for every file.
 _EVICT_TO = 0.9
 
 
@@ -78,7 +78,7 @@ class DiskCache:
         except OSError as error:
             self.refused += 1
             logger.warning("%s: could not write to the disk cache: %s", temporary.parent, error.strerror)
-            with contextlib.suppress(OSError):  # a disk that became read-only; _sweep deletes it later
+            with contextlib.suppress(OSError):  # if the disk became read-only, _sweep deletes it later
                 temporary.unlink(missing_ok=True)
             return
         with self._lock:
@@ -87,7 +87,7 @@ class DiskCache:
                 self._evict()
 
     def _sweep(self) -> None:
-        """Deletes the unfinished files of killed processes, which no running process leaves for so long."""
+        """Deletes unfinished files that are so old that no running process can still be writing them."""
         for path in self._folder.glob(".*"):
             with contextlib.suppress(FileNotFoundError):
                 if _TEMPORARY.fullmatch(path.name) and time.time() - path.stat().st_mtime > _STALE_SECONDS:

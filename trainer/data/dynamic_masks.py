@@ -40,7 +40,7 @@ class DynamicMasks:
         self._rule, self._vocabulary, self._seed, self._segmenter = rule, vocabulary, seed, segmenter
 
     def rule(self, step: StepMasks) -> MaskingRule:
-        """The rule of the corpus with what ``step`` sets. A row may have as many more targets as its rate.
+        """The rule of the corpus with the changes for ``step``. A higher rate allows more targets in a row.
 
         Raises ConfigError when the shares are more than 1 together.
         """

@@ -31,7 +31,7 @@ class LanguageChoice:
 def language_choice(
     settings: LanguageSampling | None, corpus: Corpus, max_seq_length: int, steps: int, seed: int
 ) -> LanguageChoice | None:
-    """The choice for one length of ``corpus``; None without settings."""
+    """The choice for one length of ``corpus``, or None without settings."""
     if settings is None:
         return None
     rows = dict.fromkeys(corpus.languages, 0)

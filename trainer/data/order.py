@@ -1,14 +1,14 @@
 """Training order as a pure function: sample number -> (epoch, pass, shard, row group, row).
 
-The build of the corpus shuffles the rows of each shard and spreads documents over shards by hash. So an
-epoch permutes the row groups, keyed by (seed, epoch), and then the rows in each window of row groups,
-keyed by (seed, epoch, window). Samples are numbered from 0 through all epochs; epoch ``e`` trains pass
-``e mod passes`` of the corpus. The global batch of a step is a range of sample numbers. So the whole state
-of a loader is one integer, a seek takes the same time at any position, and the order does not depend on
+The build of the corpus shuffles the rows of each shard and spreads documents over shards by hash. An epoch
+therefore only permutes the row groups, keyed by (seed, epoch), and then the rows in each window of row
+groups, keyed by (seed, epoch, window). Samples are numbered from 0 through all epochs. Epoch ``e`` trains
+pass ``e mod passes`` of the corpus. The global batch of a step is a range of sample numbers. The whole state
+of a loader is thus one integer, a seek takes the same time at any position, and the order does not depend on
 the number of ranks.
 
-The numbers continue through the end of an epoch. So a batch may hold the last rows of one epoch and the
-first rows of the next, and no row is ever dropped. Only the last batch of a phase given in epochs can be
+The numbers continue through the end of an epoch. A batch may therefore hold the last rows of one epoch and
+the first rows of the next, and no row is ever dropped. Only the last batch of a phase given in epochs can be
 smaller than the others.
 """
 
@@ -28,7 +28,7 @@ _ROWS_TAG = key_from_text("trainer.order", "rows")
 
 @dataclass(frozen=True)
 class Places:
-    """Where samples are stored; all arrays are int64 [samples].
+    """Where samples are stored. All arrays are int64 [samples].
 
     ``row`` counts inside the row group. ``row_id`` numbers the rows of all passes in the order of the
     manifest. It identifies a row in every epoch, and is the key of logs and masks.

@@ -35,7 +35,7 @@ class RowTable:
 
 
 def row_lengths(places: Places, rows: ShardRows, *, whole: bool) -> I64:
-    """The length of each row in ``places``; ``whole`` reads all columns, if the caller needs them anyway."""
+    """The length of each row in ``places``. ``whole`` reads all columns, if the caller needs them anyway."""
     lengths = np.empty(len(places.row), dtype=np.int64)
     for key, chosen in _by_group(places):
         of_group = rows.group(*key).lengths if whole else rows.lengths(*key)

@@ -13,7 +13,7 @@ from schemas.errors import CorpusError
 from schemas.labels import NO_LABEL
 from schemas.shards import SHARD
 
-# document_key is for people; the trainer never reads it.
+# document_key is for users. The trainer never reads it.
 COLUMNS = [name for name in SHARD.names if name != "document_key"]
 
 
@@ -30,7 +30,7 @@ class RowLimits:
 
 @dataclass(frozen=True)
 class RowGroup:
-    """The rows of a row group; row ``i`` has input_ids[token_starts[i] : token_starts[i + 1]]."""
+    """The rows of a row group. Row ``i`` has input_ids[token_starts[i] : token_starts[i + 1]]."""
 
     input_ids: I32
     token_starts: I64
@@ -131,7 +131,7 @@ def _refuse(
     values: npt.NDArray[Any] | None = None,
     rows: I64 | None = None,
 ) -> None:
-    """Raises CorpusError for the first true element of ``bad``; ``rows`` gives the row of each."""
+    """Raises CorpusError for the first true element of ``bad``. ``rows`` gives the row of each."""
     places = np.flatnonzero(bad)
     if places.size:
         place = int(places[0])

@@ -43,7 +43,7 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
     for name in COLUMNS:
         _check_column(place.uri, file.schema_arrow, name)
     metadata = file.metadata
-    # A shard without rows may have a row group without rows; the manifest lists none.
+    # A shard without rows may have a row group without rows. The manifest lists none.
     groups = metadata.num_row_groups if metadata.num_rows else 0
     rows = tuple(metadata.row_group(group).num_rows for group in range(groups))
     if rows != place.row_groups:
@@ -142,7 +142,7 @@ class ShardRows:
 
 
 class _OpenShard:
-    """An open shard; only one thread at a time may use its Parquet reader."""
+    """An open shard. Only one thread at a time may use its Parquet reader."""
 
     def __init__(self, place: ShardPlace) -> None:
         self._uri = place.uri

@@ -13,7 +13,7 @@ class SharedCache(Generic[Value]):
     """An LRU cache for threads, of at most ``limit``. No value is loaded twice at the same time.
 
     ``cost`` gives the size of a value in the unit of ``limit``. A failed load raises in every thread that
-    waits for it; the next caller tries again.
+    waits for it. The next caller tries again.
     """
 
     def __init__(self, limit: int, cost: Callable[[Value], int]) -> None:
@@ -25,7 +25,7 @@ class SharedCache(Generic[Value]):
         """How often ``load`` was called."""
 
     def get(self, key: Hashable, load: Callable[[], Value]) -> Value:
-        """The value of ``key``; calls ``load`` unless the value is cached or being loaded."""
+        """The value of ``key``. Calls ``load`` unless the value is cached or being loaded."""
         with self._lock:
             future = self._values.get(key)
             mine = future is None

@@ -18,7 +18,7 @@ from schemas.errors import BertmillError
 class SharedLengths:
     """Broadcasts lengths over its own process group, in one thread, in the order of the calls.
 
-    All ranks must make the same calls in the same order; ranks that train the same steps do.
+    All ranks must make the same calls in the same order, as ranks that train the same steps do.
     """
 
     def __init__(self, rank: int, group: dist.ProcessGroup) -> None:
@@ -26,9 +26,9 @@ class SharedLengths:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="lengths")
 
     def broadcast(self, read: Callable[[], I64], pool: Executor) -> Future[I64]:
-        """The result of ``read`` on rank 0, where it runs in ``pool``; other ranks do not call it.
+        """The result of ``read`` on rank 0, where it runs in ``pool``. Other ranks do not call it.
 
-        The future raises the error of ``read`` on every rank, and RuntimeError when a rank is gone.
+        The future raises the error of ``read`` on every rank, and RuntimeError when a rank has died.
         """
         reading = pool.submit(read) if self._first else None
         return self._thread.submit(self._broadcast, reading)
@@ -52,5 +52,5 @@ class SharedLengths:
         raise getattr(errors, kind, BertmillError)(f"rank 0: {text}")
 
     def close(self) -> None:
-        """Waits for all broadcasts, because a rank that leaves early would keep the others waiting."""
+        """Waits for all broadcasts, because the others would wait for a rank that leaves early."""
         self._thread.shutdown(wait=True)

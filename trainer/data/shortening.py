@@ -8,7 +8,7 @@ from trainer.data.packing import RowTable, ragged
 
 
 def shorten(table: RowTable, longest: int) -> RowTable:
-    """The rows with at most ``longest`` tokens (at least 5). Masks in what is cut off are dropped.
+    """The rows with at most ``longest`` tokens (at least 5). Drops the masks in the parts that are cut off.
 
     Of a pair the longer segment is cut first, at its end (google-research/bert, truncate_seq_pair, which
     cuts either end).

@@ -18,7 +18,7 @@ from trainer.recipe_config import BatchWarmup, LanguageSampling, MaskRule, Phase
 
 @dataclass(frozen=True)
 class StepPlan:
-    """Step ``step`` trains ``rows`` of the samples from ``first_sample`` on, of its length's stream."""
+    """The plan of one step: it trains ``rows`` of the samples of its length, from ``first_sample`` on."""
 
     step: int
     phase: int
@@ -28,17 +28,17 @@ class StepPlan:
     first_sample: int
     rows: int
     samples: int
-    """Samples from ``first_sample`` on, from which ``rows`` are chosen; equal to rows without a choice."""
+    """Samples from which ``rows`` are chosen. Equal to ``rows`` without a language choice."""
     longest: int
     """Longer rows are cut to this length."""
     masks: StepMasks
     rotary_base: float | None = None
-    """RoPE base of global layers; None for that of the model's config."""
+    """RoPE base of global layers, or None for that of the model's config."""
 
 
 @dataclass(frozen=True)
 class PhasePlan:
-    """A phase and its range of steps and samples; ``first_sample`` counts in its length's stream."""
+    """A phase and its range of steps and samples. ``first_sample`` counts in its length's stream."""
 
     phase: Phase
     first_step: int
@@ -139,7 +139,7 @@ def _lay_out(phase: Phase, first_step: int, first_sample: int, order: SampleOrde
     if phase.steps is not None:
         samples = pool * _samples_before(phase.global_batch, ramp, phase.steps)
         return PhasePlan(phase, first_step, phase.steps, first_sample, samples, ramp)
-    # As long as so many passes, also if the phase starts inside one.
+    # As many samples as this number of passes, even if the phase starts inside a pass.
     epoch = order.epoch_of(first_sample)
     samples = order.epoch_start(epoch + (phase.epochs or 1)) - order.epoch_start(epoch)
     steps = _steps_for(phase.global_batch, ramp, -(-samples // pool))
@@ -152,7 +152,7 @@ def _samples_before(global_batch: int, ramp: I64, steps: int) -> int:
 
 
 def _steps_for(global_batch: int, ramp: I64, samples: int) -> int:
-    """The fewest steps that hold ``samples``; the last one may be short."""
+    """The fewest steps that hold ``samples``. The last one may be short."""
     ends = np.cumsum(ramp)
     if ramp.size and samples <= int(ends[-1]):
         return int(np.searchsorted(ends, samples)) + 1

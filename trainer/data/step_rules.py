@@ -15,7 +15,7 @@ Shares = npt.NDArray[np.float64]
 
 
 def ramp(first: float, last: float | None, step: int, steps: int) -> float:
-    """From ``first`` in step 0 to ``last`` in the last of ``steps``, linearly; ``first`` if last is None.
+    """From ``first`` in step 0 linearly to ``last`` in the last of ``steps``. ``first`` if ``last`` is None.
 
     >>> [round(ramp(0.3, 0.15, step, 4), 3) for step in range(4)]
     [0.3, 0.25, 0.2, 0.15]
@@ -27,7 +27,7 @@ def ramp(first: float, last: float | None, step: int, steps: int) -> float:
 
 @dataclass(frozen=True)
 class StepMasks:
-    """The masking of one step; None stands for the rule of the corpus."""
+    """The masking of one step. None stands for the rule of the corpus."""
 
     rate: float | None = None
     unit: MaskUnit | None = None
@@ -57,7 +57,7 @@ def longest_at(warmup: LengthWarmup | None, full: int, step: int) -> int:
 
 
 def language_shares(rows: I64, exponent: float) -> Shares:
-    """Shares [languages] in proportion to ``rows`` ** ``exponent`` (Conneau et al. 2020); 0 without rows."""
+    """Shares [languages] in proportion to ``rows`` ** ``exponent`` (Conneau et al. 2020). 0 without rows."""
     weights = np.zeros(rows.size)
     there = rows > 0
     # Of shares, so that no power overflows.
@@ -70,7 +70,7 @@ def choose_by_language(languages: I64, shares: Shares, wanted: int, seed: int, s
 
     ``languages`` [candidates] are indices into ``shares``. A language gets wanted x share places, rounded up
     or down by a draw for the step, so that the mean over steps is exact, but never more than it has
-    candidates; others fill what is left. Within a language the first candidates are chosen.
+    candidates. Others fill what is left. Within a language the first candidates are chosen.
     """
     available = np.bincount(languages, minlength=shares.size)
     places = np.zeros(shares.size, dtype=np.int64)

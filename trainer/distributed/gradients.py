@@ -1,9 +1,9 @@
 """How ranks add up their gradients, bucket by bucket, while the backward pass still computes others.
 
 fp32: the all-reduce of DistributedDataParallel. bf16: half of the bytes. Each rank rounds its gradients to
-bf16 once and sends every other rank a share of them; the owner of a share adds it up in fp32, in the order
-of ranks, and sends the rounded mean to all. So the sum itself is exact to fp32, unlike that of an all-reduce
-in bf16, and all ranks get the same bits.
+bf16 once and sends every other rank a share of them. The owner of a share adds it up in fp32, in the order of
+ranks, and sends the rounded mean to all. Unlike an all-reduce in bf16, this sums with the precision of fp32,
+and all ranks get the same bits.
 """
 
 from typing import Literal
@@ -28,8 +28,8 @@ def data_parallel(module: nn.Module, exchange: Exchange) -> DistributedDataParal
 class NarrowExchange:
     """Buffers of the exchange in bf16, by bucket, and the stream that it runs on beside the backward pass.
 
-    The buffers stay for the whole run, twice the gradients in bf16: memory that the allocator may give away
-    while another stream still reads it would have to be guarded.
+    The buffers take twice the size of the gradients in bf16 and stay for the whole run, because the allocator
+    could otherwise reuse memory that another stream still reads.
     """
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class NarrowExchange:
         self._stream: torch.cuda.Stream | None = None
 
     def buffers(self, index: int, values: Tensor, ranks: int) -> tuple[Tensor, Tensor]:
-        """What goes out and what comes in, bf16 [ranks, share], for bucket ``index``; zero beyond its end."""
+        """Outgoing and incoming buffer of bucket ``index``, bf16 [ranks, share], zero beyond its end."""
         key = index, values.numel()
         if key not in self._buffers:
             shape = ranks, -(-values.numel() // ranks)
@@ -46,7 +46,7 @@ class NarrowExchange:
         return self._buffers[key]
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The stream, which continues after what the current one has computed so far."""
+        """The stream, after it has been made to wait for the work of the current one so far."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)
         self._stream.wait_stream(torch.cuda.current_stream(device))

@@ -23,12 +23,12 @@ class Ranks:
     world_size: int
     device: torch.device
     host: dist.ProcessGroup | None
-    """The group for small CPU tensors; None for a single process."""
+    """The group for small CPU tensors, or None for a single process."""
     reading: dist.ProcessGroup | None = None
-    """The group of the thread that shares lengths (trainer/data/shared_lengths.py), and of nothing else."""
+    """The group that only the thread that shares lengths uses (trainer/data/shared_lengths.py)."""
 
     def sum_on_host(self, values: Sequence[int]) -> list[int]:
-        """The sums of ``values`` over all ranks; never waits for the device."""
+        """The sums of ``values`` over all ranks, without waiting for the device."""
         if self.host is None:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.int64)
@@ -36,7 +36,7 @@ class Ranks:
         return [int(value) for value in tensor]
 
     def to_device(self, values: Sequence[int]) -> Tensor:
-        """``values`` as int64 on the device; unlike a copy from pageable memory, never waits for it."""
+        """``values`` as int64 on the device, without the wait of a copy from pageable memory."""
         pinned = torch.tensor(values, dtype=torch.int64, pin_memory=self.device.type == "cuda")
         return pinned.to(self.device, non_blocking=True)
 
@@ -111,7 +111,7 @@ def single_rank(device: torch.device | None = None) -> Ranks:
 
 
 def ranks_of_group(timeout_seconds: float, device: torch.device) -> Ranks:
-    """The ranks of the process group that the launcher has initialized; a single rank if there is none."""
+    """The ranks of the process group that the launcher has initialized, or a single rank without one."""
     if not dist.is_initialized() or dist.get_world_size() == 1:
         return single_rank(device)
     default = dist.group.WORLD

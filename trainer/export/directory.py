@@ -42,7 +42,7 @@ _WEIGHT_SUFFIXES = (".safetensors", ".safetensors.index.json", ".bin", ".bin.ind
 
 @dataclass(frozen=True)
 class ModelCard:
-    """The content of the model card in addition to the model's config; empty parts are left out."""
+    """The content of the model card in addition to the model's config. Empty parts are left out."""
 
     name: str
     languages: tuple[str, ...] = ()
@@ -63,7 +63,7 @@ def export_model(
 ) -> None:
     """Writes ``model`` into the folder or URI ``output``, with the files of the folder ``tokenizer``.
 
-    ``family`` requests an architecture of transformers; by default the one that fits. config.json is
+    ``family`` requests an architecture of transformers, by default the one that fits. config.json is
     written last, so a folder without it is an unfinished export. Raises ConfigError when transformers, or
     the family, has no such model, InputError or CorpusError when the tokenizer does not fit the model.
     """
@@ -117,7 +117,7 @@ class ImportedModel:
 
 
 def import_model(uri: str) -> BertPretraining:
-    """The model in the Hugging Face directory ``uri``; see `open_directory`."""
+    """The model in the Hugging Face directory ``uri``. See `open_directory`."""
     return open_directory(uri).model
 
 
@@ -165,7 +165,7 @@ def _read(uri: str) -> bytes:
 
 
 def _read_weights(uri: str) -> tuple[str, dict[str, Tensor]]:
-    """The file that the tensors are named by in errors, and all tensors, of one file or of shards."""
+    """The file to name in errors, and all tensors, from one file or from shards."""
     weights_uri, index_uri = storage.join(uri, WEIGHTS_NAME), storage.join(uri, INDEX_NAME)
     if storage.exists(weights_uri) or not storage.exists(index_uri):
         return weights_uri, _load(weights_uri)

@@ -20,7 +20,7 @@ _CLASSES: dict[Family, str] = {
     "modernbert": "ModernBert",
 }
 
-# The position of a sequence's first token is the padding id + 1 in these; the rows before it are not used.
+# In these, a sequence's first token has the position padding id + 1. The rows before it are not used.
 OFFSET_FAMILIES: tuple[Family, ...] = ("roberta", "xlm-roberta")
 # Only these have a pooler and a head for sentence pairs.
 PAIR_FAMILIES: tuple[Family, ...] = ("bert", "albert")
@@ -31,7 +31,7 @@ DISTILBERT_EPS = 1e-12
 
 
 def family_of(config: ModelConfig, wanted: Family | None = None) -> Family:
-    """The family that an export of ``config`` belongs to; ``wanted`` requests one.
+    """The family that an export of ``config`` belongs to. ``wanted`` requests one.
 
     Raises ConfigError that names the field which transformers, or the wanted family, does not have.
     """
@@ -60,7 +60,7 @@ def task_architecture_of(family: Family, task: str) -> str:
 
 
 def type_rows(config: ModelConfig, family: Family) -> int:
-    """Rows of the token type table in transformers; 0 for families without one.
+    """Rows of the token type table in transformers, or 0 for families without one.
 
     Without segments they are zeros: two for BERT, enough for any tokenizer, and RoBERTa's one.
     """

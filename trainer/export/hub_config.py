@@ -26,7 +26,7 @@ _NEUTRAL = frozenset(
     # Heads of tasks and training.
     " id2label label2id num_labels problem_type finetuning_task task_specific_params classifier_dropout"
     " classifier_dropout_prob prefix"
-    # Ids of special tokens, which the tokenizer has too.
+    # Ids of special tokens, which the tokenizer also has.
     " bos_token_id eos_token_id sep_token_id cls_token_id mask_token_id unk_token_id"
     " decoder_start_token_id pad_token_id".split()
 )
@@ -56,7 +56,7 @@ _Empty = Annotated[dict[str, Any] | list[Any] | None, Field(max_length=0)]
 
 
 class _HubConfig(BaseModel):
-    """Fields of every family. What is not among them is refused by name."""
+    """Fields of every family. Any other field is refused by name."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

@@ -19,7 +19,7 @@ _HEADS = ("pooler.", "pair_head.")
 
 
 def start_from(model: BertPretraining, uri: str, corpus: Corpus) -> str:
-    """Initializes ``model`` with the weights of the model at ``uri``; returns the digest of its content.
+    """Initializes ``model`` with the weights of the model at ``uri`` and returns the digest of its content.
 
     Raises ConfigError when vocabulary, names or shapes differ. If ``model`` has no pair objective, it drops
     the pooler and the pair head of the other model, and logs that.
@@ -43,13 +43,13 @@ def start_from(model: BertPretraining, uri: str, corpus: Corpus) -> str:
 
 
 def _initial_heads(untrained: tuple[str, ...], ours: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The model's own initial weights of heads that the other model has none for."""
+    """The model's own initial weights of the heads that the other model lacks."""
     starts = tuple(f"{head}." for head in untrained)
     return {name: value for name, value in ours.items() if name.startswith(starts)}
 
 
 def load_teacher(student: BertPretraining, uri: str, corpus: Corpus, *, copy_layers: bool) -> BertPretraining:
-    """The teacher at ``uri``; ``copy_layers`` initializes the student with its weights.
+    """The teacher at ``uri``. ``copy_layers`` initializes the student with its weights.
 
     Raises ConfigError when its vocabulary is not that of the corpus, or its weights do not fit.
     """

@@ -23,18 +23,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model on the CPU, in evaluation mode, and what is known about its training."""
+    """A model on the CPU, in evaluation mode, with the facts about its training."""
 
     model: BertPretraining
     uri: str
     step: int | None = None
-    """Optimizer steps done; None for an exported model."""
+    """Optimizer steps done, or None for an exported model."""
     run: RunState | None = None
-    """The state of the run; None for an exported model."""
+    """The state of the run, or None for an exported model."""
     pad_id: int | None = None
     """The token of an imported RoBERTa at which its positions are not counted."""
     vocabulary_sha256: str | None = None
-    """SHA-256 of the vocabulary that the token ids refer to; None if it is not known."""
+    """SHA-256 of the vocabulary that the token ids refer to, or None if it is not known."""
 
     def require_mlm(self, purpose: str) -> None:
         """Raises CheckpointError when the model has no trained MLM head."""
@@ -56,9 +56,9 @@ class SavedModel:
 
 
 def vocabulary_digest(folder: str) -> str | None:
-    """SHA-256 of the vocabulary in a model's folder, as vocab.txt has it; None without a tokenizer there.
+    """SHA-256 of the vocabulary in a model's folder, as vocab.txt has it, or None without a tokenizer there.
 
-    None also for other tokenizers than WordPiece, whose tokenizer.json cannot be compared with a vocab.txt.
+    Also None for other tokenizers than WordPiece, whose tokenizer.json cannot be compared with a vocab.txt.
     Raises CheckpointError for a file that is not readable.
     """
     text, tokenizer = storage.join(folder, "vocab.txt"), storage.join(folder, "tokenizer.json")
@@ -83,7 +83,7 @@ def vocabulary_digest(folder: str) -> str | None:
 
 
 def content_digest(model: BertPretraining) -> str:
-    """SHA-256 of a model's weights and of what it computes with them, wherever and however it is stored.
+    """SHA-256 of a model's weights and of what it computes with them, for any place and format of storage.
 
     Fields of the config at their defaults do not count, so a version with more fields gives the same.
     """
@@ -119,7 +119,7 @@ def load_model(uri: str, *, ema: bool = False) -> SavedModel:
         try:
             return _of_checkpoint(checkpoint, ema=ema)
         except CheckpointError:
-            # A running training may have deleted it in the meantime; then there is a newer one.
+            # A running training may have deleted it in the meantime, after writing a newer one.
             if storage.exists(storage.join(checkpoint.uri, MANIFEST)):
                 raise
 

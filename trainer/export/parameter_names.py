@@ -7,7 +7,7 @@ from trainer.export.families import OFFSET_FAMILIES, Family
 from trainer.model.config import ModelConfig
 
 Names = dict[str, tuple[str, ...]]
-"""Our parameter -> its names in transformers; several names are matrices stacked in one parameter."""
+"""Our parameter -> its names in transformers. Several names mean matrices stacked in one parameter."""
 
 _LINEAR, _NO_BIAS = ("weight", "bias"), ("weight",)
 _QKV = ("query", "key", "value")
@@ -18,16 +18,16 @@ class FamilyNames:
     """All names of a model in transformers."""
 
     prefix: str
-    """Before the names of the encoder; a checkpoint of the encoder alone leaves it out."""
+    """Prefix of the encoder's names. A checkpoint of the encoder alone leaves it out."""
     encoder: Names
     token_head: Names
     """Without decoder and bias."""
     decoder: str
-    """The decoder's weight, there if it is not tied."""
+    """The decoder's weight, present if it is not tied."""
     biases: tuple[str, ...]
     """The decoder's bias: its own name, and the name that is tied to it, if there is one."""
     token_types: str = ""
-    """The token type table; "" for families without one."""
+    """The token type table, or "" for families without one."""
     pooler: Names = field(default_factory=dict)
     pair_head: Names = field(default_factory=dict)
     ignored: tuple[str, ...] = ()

@@ -77,7 +77,7 @@ def from_tensors(
     """Our parameters from the tensors of transformers, which may be those of the encoder alone.
 
     Raises CheckpointError that names ``origin`` and the first tensor that is missing, surplus, of another
-    size, not floating-point or not finite. No tensor of the encoder is initialized at random or ignored.
+    size, not floating-point or not finite. Never ignores a tensor of the encoder or initializes it randomly.
     """
     names = names_of(config, family)
     reader = _Reader(_renamed(tensors, names.prefix), origin)
@@ -166,7 +166,7 @@ class _Reader:
 def _read_token_types(
     config: ModelConfig, reader: _Reader, names: FamilyNames, values: dict[str, Tensor]
 ) -> None:
-    """Reads the token type table. A single row is added to every position, which it is in the model too."""
+    """Reads the token type table. Adds a single row to every position, as the model does with it."""
     table = reader.take(names.token_types, "encoder.embeddings.segment.weight")
     if config.segments:
         values[_SEGMENT] = table
@@ -179,7 +179,7 @@ def _read_token_types(
 def _read_decoder(
     config: ModelConfig, reader: _Reader, names: FamilyNames, word: Tensor
 ) -> dict[str, Tensor]:
-    """The decoder's bias, and its weight if it is not tied; a tied copy must be equal to its original."""
+    """The decoder's bias, and its weight if it is not tied. A tied copy must be equal to its original."""
     present = [name for name in names.biases if name in reader.left]
     if not present:
         reader.take(names.biases[-1], _BIAS)

@@ -65,7 +65,7 @@ def _converted(folder: str, uri: str) -> Tokenizer:
 
 
 def special_ids(folder: str, vocab_size: int) -> dict[str, int]:
-    """[PAD], [UNK], [CLS], [SEP] and [MASK] -> the id of the token that plays this part in ``folder``.
+    """[PAD], [UNK], [CLS], [SEP] and [MASK] -> the id of the corresponding token in ``folder``.
 
     Raises InputError when there is no tokenizer, CorpusError when a special token is not in the vocabulary,
     or when the vocabulary is larger than that of the model.
@@ -85,7 +85,7 @@ def special_ids(folder: str, vocab_size: int) -> dict[str, int]:
 
 
 def special_token(folder: str, ours: str, tokenizer: Tokenizer) -> str:
-    """The token that plays the part of ``ours``, such as [MASK], in the ``tokenizer`` of ``folder``.
+    """The token that corresponds to ``ours``, such as [MASK], in the ``tokenizer`` of ``folder``.
 
     Its settings name it. Without them it is ``ours``, or what RoBERTa has, if that is in the vocabulary.
     """
@@ -99,7 +99,7 @@ def special_token(folder: str, ours: str, tokenizer: Tokenizer) -> str:
 def tokenizer_files(folder: str, max_length: int, input_names: list[str]) -> dict[str, bytes]:
     """The files of ``folder`` as they are, except for the model's length and inputs in the settings.
 
-    Settings that a corpus has taken over with a tokenizer of Hugging Face stay as they are, too.
+    Settings that a corpus has taken over with a tokenizer of Hugging Face also stay as they are.
     """
     files = {}
     for name in (TOKENIZER, TOKENIZER_CONFIG, *VOCABULARY_FILES):
@@ -124,7 +124,7 @@ def json_bytes(data: Mapping[str, Any]) -> bytes:
 
 
 def _settings(folder: str) -> dict[str, Any]:
-    """tokenizer_config.json over special_tokens_map.json, which older versions wrote too."""
+    """tokenizer_config.json over special_tokens_map.json, which older versions also wrote."""
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", TOKENIZER_CONFIG):
         uri = storage.join(folder, name)

@@ -49,9 +49,9 @@ class Files(Section):
     same_labels: dict[str, str] = Field(default_factory=dict)
     """Tables: other spelling of a label -> the label."""
     word: Annotated[int, Field(ge=0)] | str | list[str] = 0
-    """Tokens: column of the word; 1 in CoNLL-U and Universal NER. In tables also by name, such as tokens."""
+    """Tokens: column of the word, 1 in CoNLL-U and Universal NER. In tables also its name, such as tokens."""
     tag: Annotated[int, Field(ge=0)] | str | list[str] = 1
-    """Tokens: column of the tag; 3 for UPOS in CoNLL-U, 2 in Universal NER, ner_tags in many tables."""
+    """Tokens: column of the tag, 3 for UPOS in CoNLL-U, 2 in Universal NER, ner_tags in many tables."""
     skip_bad_lines: bool = False
     """Tables: skip lines with too few fields instead of refusing the file."""
 
@@ -62,13 +62,13 @@ class FinetuneConfig(Section):
     model: Location
     """Hugging Face directory, run, or checkpoint."""
     tokenizer: Location | None = None
-    """Folder of tokenizer.json; the model's own by default."""
+    """Folder of tokenizer.json, by default that of the model."""
     output: Location
     """Folder or URI for results.json."""
     task: Task
-    """classification or regression of sentences or pairs; tokens (tags of words); spans (answers)."""
+    """classification or regression of sentences or pairs, tokens (tags of words), or spans (answers)."""
     metric: Metric | None = None
-    """Metric for the best epoch; by default accuracy, pearson, answer_f1, and for tags entity_f1 if they mark
+    """Metric for the best epoch, by default accuracy, pearson, answer_f1, and for tags entity_f1 if they mark
     entities (B-, I-) or else accuracy."""
     files: Files
     """Labeled files."""
@@ -120,7 +120,7 @@ class FinetuneConfig(Section):
     log_every: Positive = 50
     """Steps between two lines of progress."""
     save_every: Positive | None = 1
-    """Epochs between two saved states, from which a killed run resumes; null saves on SIGTERM only."""
+    """Epochs between two saved states, from which a killed run resumes, or null to save on SIGTERM only."""
 
     @model_validator(mode="after")
     def _consistent(self) -> "FinetuneConfig":

@@ -31,7 +31,7 @@ _DROPOUT = key_from_text("trainer.finetune", "dropout")
 
 
 class Stopped(Exception):  # noqa: N818 - it is an outcome, not an error
-    """The run was asked to stop; its state is saved."""
+    """A stop was requested, and the state is saved."""
 
 
 class _StopRequestedError(Exception):
@@ -39,7 +39,7 @@ class _StopRequestedError(Exception):
 
 
 def steps_per_epoch(config: FinetuneConfig, train: EncodedSet) -> int:
-    """Optimizer steps of an epoch; the last one may have fewer examples."""
+    """Optimizer steps of an epoch. The last one may have fewer examples."""
     return -(-len(train.inputs) // config.batch_size)
 
 
@@ -166,7 +166,7 @@ class SeedTraining:
                 )  # fmt: skip
 
     def _update(self, batch: Sequence[Encoded], lr: float) -> Tensor:
-        """A step on the global ``batch``, of which each rank computes a part; returns the mean loss."""
+        """Does a step on the global ``batch``, of which each rank computes a part. Returns the mean loss."""
         ranks = self.ranks
         torch.manual_seed(_torch_seed(self.seed, _DROPOUT, self.steps_done, ranks.rank))
         set_learning_rate(self.optimizer, lr)
@@ -177,7 +177,7 @@ class SeedTraining:
         with torch.autocast(ranks.device.type, self.dtype, enabled=self.dtype != torch.float32):
             output = self.module(pack_encoded(inputs).to(ranks.device))
         loss = self.task.loss(output, inputs) * (bool(mine) / self.task.weight(batch))
-        # DistributedDataParallel takes the mean over ranks; the gradient is a sum over them.
+        # DistributedDataParallel takes the mean over ranks. The gradient is a sum over them.
         (loss * ranks.world_size).backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip_norm)
         self.optimizer.step()
@@ -212,7 +212,7 @@ class SeedTraining:
         self.ranks.barrier()
 
     def resume(self, state: Mapping[str, Any]) -> None:
-        """Goes on from a saved ``state``, on any device and any number of ranks."""
+        """Continues from a saved ``state``, on any device and any number of ranks."""
         device = self.ranks.device
         self.epoch, self.step, self.best = state["epoch"], state["step"], state["best"]
         self.losses, self.figures = list(state["losses"]), list(state["figures"])

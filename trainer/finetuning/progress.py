@@ -8,7 +8,7 @@ from trainer.finetuning.tasks.kinds import Figures
 
 @dataclass(frozen=True)
 class StepDone:
-    """Some steps of a seed are done."""
+    """Progress within a seed."""
 
     seed: int
     epoch: int
@@ -88,7 +88,7 @@ class Clock:
         self._examples += examples
 
     def skip(self, steps: int) -> None:
-        """Takes off steps that early stopping saves."""
+        """Subtracts the steps that early stopping saves."""
         self._left -= steps
 
     def lap(self) -> tuple[float, float]:

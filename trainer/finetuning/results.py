@@ -1,7 +1,7 @@
 """The folder of a fine-tuning run: its identity, results of finished seeds, the state of an unfinished one.
 
 OUTPUT/run.json states what the results depend on. OUTPUT/seeds/seed-N.json is a finished seed,
-OUTPUT/seeds/seed-N.state one in training. OUTPUT/results.json sums up the finished seeds; it is written
+OUTPUT/seeds/seed-N.state one in training. OUTPUT/results.json summarizes the finished seeds and is written
 after each of them.
 """
 
@@ -24,7 +24,7 @@ from trainer.finetuning.tasks.kinds import EncodedSet, Figures
 RESULTS_NAME = "results.json"
 _RUN_NAME = "run.json"
 _SEEDS = "seeds"
-# What may change from one start to the next. What files and models hold is compared by digest, not by name.
+# Fields that may change from one start to the next. Files and models are compared by digest, not by name.
 _FREE = {
     "output", "seeds", "use_gpu", "log_every", "save_every", "model", "tokenizer", "files",
 }  # fmt: skip
@@ -106,7 +106,7 @@ class RunFolder:
         storage.put_bytes(self._uri(seed, "state"), buffer.getvalue())
 
     def state(self, seed: int) -> bytes | None:
-        """The saved state of a seed; None if there is none."""
+        """The saved state of a seed, or None if there is none."""
         uri = self._uri(seed, "state")
         return storage.read_bytes(uri) if storage.exists(uri) else None
 

@@ -25,10 +25,10 @@ def finetune(
     stop_requested: Callable[[], bool] = lambda: False,
     on_event: Callable[[Event], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Trains and evaluates every seed; returns the content of results.json, on all ``ranks``.
+    """Trains and evaluates every seed and returns the content of results.json, on all ``ranks``.
 
-    A seed that OUTPUT has already is not repeated, and one with a saved state goes on from there. When
-    ``stop_requested`` becomes true, the state is saved and the report is that of the finished seeds, not
+    Does not repeat a seed that OUTPUT already has, and continues one with a saved state from there. When
+    ``stop_requested`` becomes true, it saves the state and reports the finished seeds, without
     ``complete``. Raises ConfigError, CheckpointError, and InputError that names a file, the line and the
     problem.
     """

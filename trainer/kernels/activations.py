@@ -7,7 +7,7 @@ from torch import Tensor
 
 from trainer.kernels.device import multiprocessors
 
-# The fastest of several on an H100 at 65,536 tokens (docs/performance.md).
+# The fastest of several on an H100 at 65,536 tokens.
 _ROWS, _COLUMNS, _WARPS, _PROGRAMS = 8, 512, 8, 4
 _GATE_ROWS, _GATE_COLUMNS, _GATE_WARPS = 16, 128, 4
 
@@ -20,7 +20,7 @@ def _normal_cdf(x):
 
 @triton.jit
 def _gelu_slope(x, cdf):
-    """The derivative of the exact GELU; ``cdf`` is ``_normal_cdf(x)``."""
+    """The derivative of the exact GELU. ``cdf`` is ``_normal_cdf(x)``."""
     return cdf + x * 0.3989422804014327 * tl.exp(-0.5 * x * x)
 
 
@@ -54,7 +54,7 @@ def _gelu_backward(
 
 
 def gelu_backward(dy: Tensor, before: Tensor, *, tanh: bool) -> tuple[Tensor, Tensor]:
-    """``dy`` bf16 [T, width], overwritten with the gradient of ``before``; and its sum over rows, fp32."""
+    """``dy`` bf16 [T, width], overwritten with the gradient of ``before``, and its sum over rows, fp32."""
     tokens, width = before.shape
     blocks = triton.cdiv(width, _COLUMNS)
     splits = max(1, min(_PROGRAMS * multiprocessors(dy.device) // blocks, tokens // _ROWS))
@@ -67,7 +67,7 @@ def gelu_backward(dy: Tensor, before: Tensor, *, tanh: bool) -> tuple[Tensor, Te
 
 @triton.jit
 def _geglu(inner_ptr, out_ptr, tokens, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Out = GELU(value) gate, where a row of ``inner`` is [value, gate]; ``width`` is that of one of them."""
+    """Out = GELU(value) gate, where a row of ``inner`` is [value, gate]. ``width`` is that of one of them."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     valid = (row < tokens) & (column < width)

@@ -1,7 +1,7 @@
-"""Attention within packed sequences, straight on the product of queries, keys and values.
+"""Attention within packed sequences, directly on the product of queries, keys and values.
 
 The kernels read queries, keys and values where the product left them, and write gradients where the next
-product reads them. Sequences of up to SHORT tokens have kernels of their own.
+product reads them. Sequences of up to SHORT tokens have separate kernels.
 """
 
 from typing import NamedTuple
@@ -49,9 +49,9 @@ class AttentionSpec(NamedTuple):
 
     heads: int
     window: tuple[int, int] = (-1, -1)
-    """Tokens before and after itself that a token sees; -1 for no limit."""
+    """Tokens before and after itself that a token sees, or -1 for no limit."""
     rotary: Tensor | None = None
-    """fp32 [max_seqlen, head size] of rotary_cache; None for no rotation."""
+    """fp32 [max_seqlen, head size] of rotary_cache, or None for no rotation."""
 
     @property
     def limits(self) -> tuple[int, int]:
@@ -76,7 +76,7 @@ def rotary_cache(size: int, base: float, max_seqlen: int, device: torch.device) 
 
 
 def _stages(stages: int, size: int, kept_rows: int, loop_rows: int, device: torch.device) -> int:
-    """As many of ``stages`` as fit into shared memory: two bf16 tiles of ``loop_rows`` for each stage.
+    """How many of ``stages`` fit into shared memory, at two bf16 tiles of ``loop_rows`` for each stage.
 
     Heads of 128 with three stages take 112 KB, more than GPUs other than A100 and H100 have.
     """
@@ -124,7 +124,7 @@ def attention_forward(qkv: Tensor, sequences: Sequences, spec: AttentionSpec) ->
 
 
 class Attended(NamedTuple):
-    """What attention_forward took and gave: tensors for its backward pass."""
+    """Inputs and outputs of attention_forward that its backward pass needs."""
 
     qkv: Tensor
     out: Tensor
@@ -148,7 +148,7 @@ def attention_backward(
 def _short_backward(
     dout: Tensor, attended: Attended, dqkv: Tensor, sequences: Sequences, spec: AttentionSpec, *, sums: bool
 ) -> Tensor | None:
-    """Fills ``dqkv``; if ``sums``, its sums over tokens."""
+    """Fills ``dqkv`` and returns, if ``sums``, its sums over tokens."""
     width, count = dout.shape[1], sequences.cu_seqlens.shape[0] - 1
     size = width // spec.heads
     scale = size**-0.5
@@ -171,7 +171,7 @@ def _short_backward(
 def _long_backward(
     dout: Tensor, attended: Attended, dqkv: Tensor, sequences: Sequences, spec: AttentionSpec, *, sums: bool
 ) -> Tensor | None:
-    """As _short_backward, for sequences beyond SHORT."""
+    """Like _short_backward, for sequences longer than SHORT."""
     (tokens, width), count, longest = dout.shape, sequences.cu_seqlens.shape[0] - 1, sequences.max_seqlen
     size, device = width // spec.heads, dout.device
     scale = size**-0.5

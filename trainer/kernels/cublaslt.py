@@ -1,8 +1,8 @@
 """Matrix products through cuBLASLt, NVIDIA's library, where torch offers no choice of algorithm or epilogue.
 
-torch has loaded the library already; it is called here through its C interface (cublasLt.h, the enumerations
-of the cuBLAS 12 and 13 documentation). Matrices of the library are stored by columns, so a row-major tensor
-[r, c] is its matrix [c, r].
+torch has already loaded the library. This module calls its C interface (cublasLt.h, the enumerations of the
+cuBLAS 12 and 13 documentation). The library stores matrices by columns, so a row-major tensor [r, c] is its
+matrix [c, r].
 """
 
 import ctypes
@@ -42,7 +42,7 @@ class _Heuristic(ctypes.Structure):
 
 
 class Problem(NamedTuple):
-    """D [m, n] = op(A) op(B) (+ D), with an epilogue; A and B are bf16, D is bf16 or fp32."""
+    """D [m, n] = op(A) op(B) (+ D), with an epilogue. A and B are bf16, D is bf16 or fp32."""
 
     m: int
     n: int
@@ -132,7 +132,7 @@ class CublasLt:
 
     @property
     def version(self) -> int:
-        """The library's version, for which alone an algorithm means anything."""
+        """The library's version. An algorithm is valid for one version only."""
         return int(_library().cublasLtGetVersion())
 
     def candidates(self, problem: Problem) -> list[Algorithm]:
@@ -186,7 +186,7 @@ class CublasLt:
         if plan is None:
             plan = self._plans[problem] = _new_plan(problem)
             if problem.epilogue == DGELU:
-                # The heuristic refuses a plan without any; `run` sets the real one.
+                # The heuristic refuses a plan without a pointer. `run` sets the real one.
                 _set(plan.operation, _AUX, ctypes.c_void_p(self._workspace.data_ptr()))
         return plan
 

@@ -8,7 +8,7 @@ import torch
 
 @lru_cache
 def multiprocessors(device: torch.device) -> int:
-    """Streaming multiprocessors of a GPU; 2 for a CPU, where Triton's interpreter runs the kernels."""
+    """Streaming multiprocessors of a GPU, or 2 for a CPU, where Triton's interpreter runs the kernels."""
     if device.type != "cuda":
         return 2
     return int(torch.cuda.get_device_properties(device).multi_processor_count)

@@ -26,7 +26,7 @@ def _uniform(index, seed):
 
 @triton.jit
 def keep_factor(index, seed, cut, scale):
-    """``scale`` where a value is kept, 0 where it is dropped; ``cut`` is the probability times 2^32."""
+    """``scale`` where a value is kept, 0 where it is dropped. ``cut`` is the probability times 2^32."""
     return tl.where(_uniform(index, seed) >= cut.to(tl.uint32), scale, 0.0)
 
 

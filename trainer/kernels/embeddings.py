@@ -102,7 +102,7 @@ def _embed_backward(
 
 
 class Tables(NamedTuple):
-    """Ids int64 [T] and embedding tables fp32 [n, width]; those of positions and segments may be missing."""
+    """Ids int64 [T] and embedding tables fp32 [n, width]. Those of positions and segments may be missing."""
 
     ids: Tensor
     positions: Tensor
@@ -113,7 +113,7 @@ class Tables(NamedTuple):
 
     @property
     def arguments(self) -> tuple[Tensor, ...]:
-        """The tensors for the kernels, with the word table in the place of a missing one."""
+        """The tensors for the kernels. The word table replaces a missing one."""
         return tuple(self.word if tensor is None else tensor for tensor in self)
 
 
@@ -146,7 +146,7 @@ class EmbeddingGradients(NamedTuple):
 def embed_norm_backward(
     dy: Tensor, tables: Tables, cu_seqlens: Tensor, max_seqlen: int, norm: Norm, dropout: Dropout
 ) -> EmbeddingGradients:
-    """The gradients of embed_norm for ``dy``; positions count from 0 in each sequence."""
+    """The gradients of embed_norm for ``dy``. Positions count from 0 in each sequence."""
     width = dy.shape[1]
     total = torch.empty(dy.shape, dtype=torch.float32, device=dy.device)
     splits = triton.cdiv(_BACKWARD_PROGRAMS * multiprocessors(dy.device), max_seqlen)

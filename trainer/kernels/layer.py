@@ -42,18 +42,18 @@ from trainer.kernels.table_gradient import table_gradient
 
 
 class LayerSpec(NamedTuple):
-    """What a layer computes, beside its tensors."""
+    """What a layer computes, apart from its tensors."""
 
     attention: AttentionSpec
     activation: Activation
     eps: float
     dropout: float
     dtype: torch.dtype = torch.bfloat16
-    """Of hidden states and products; fp32 for tests, as Triton's interpreter has no bf16 products."""
+    """Of hidden states and products. Tests use fp32, because Triton's interpreter has no bf16 products."""
 
 
 class _Weights(NamedTuple):
-    """The parameters of a layer, fp32; in a pre-norm layer without a first norm, its gain is None."""
+    """The parameters of a layer, fp32. The gain of a missing first norm (pre-norm) is None."""
 
     qkv: Tensor
     qkv_bias: Tensor | None
@@ -113,7 +113,7 @@ def _unflat(tensors: list[Any]) -> _Linears:
 class _PostNormLayer(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, sequences: Sequences, spec: LayerSpec, *parameters: Tensor) -> Tensor:
-        """bf16 [T, width] -> [T, width]; ``parameters`` are those of _Weights."""
+        """bf16 [T, width] -> [T, width]. ``parameters`` are those of _Weights."""
         weights = _Weights(*parameters)
         linears = _linears(weights, spec.dtype)
         drops = draw_dropout(spec.dropout), draw_dropout(spec.dropout)
@@ -259,7 +259,7 @@ class _Embeddings(torch.autograd.Function):
         ctx: Any, ids: Tensor, segments: Tensor, sequences: Sequences, spec: LayerSpec,
         *parameters: Tensor | None,
     ) -> Tensor:  # fmt: skip
-        """[T, width]; ``parameters``: gain, bias, tables of words, positions and segments."""
+        """[T, width]. ``parameters``: gain, bias, tables of words, positions and segments."""
         gain, bias, word, position, segment = parameters
         assert gain is not None and word is not None  # noqa: PT018, S101 - for mypy
         tables = Tables(ids, sequences.positions, segments, word, position, segment)

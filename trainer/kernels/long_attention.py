@@ -3,7 +3,7 @@
 The backward pass has one kernel for queries and one for keys and values, so nothing is added with atomics and
 equal input gives equal bits. The first loads keys and values with the copy engine of the GPU (Triton's
 tensor descriptors), which saves registers for addresses. With a window, tiles that no query of a program
-sees are never loaded. Queries and keys are rotated before (``rotate_in_place``); their gradients are turned
+sees are never loaded. Queries and keys are rotated before (``rotate_in_place``). Their gradients are turned
 back when they are stored.
 """
 
@@ -44,8 +44,8 @@ def long_forward(
             now = tl.maximum(largest, tl.max(logits, 1) * scale)
             weights = tl.exp2(logits * scale - now[:, None])
             if WINDOW:
-                # A row may see nothing of a tile: both terms are about -1e29 then, and what a fused multiply
-                # and subtract leaves of them can be anything.
+                # A row may see no key of a tile. Then both terms are about -1e29, and a fused multiply and
+                # subtract may give any difference of them.
                 weights = tl.where(seen, weights, 0.0)
             fade = tl.exp2(largest - now)
             total = total * fade + tl.sum(weights, 1)
@@ -96,8 +96,8 @@ def long_backward_keys(
             d_weights = tl.dot(value, tl.trans(dout))
             d_logits = weights * (d_weights - delta[None, :])
             d_key = tl.dot(d_logits.to(query.dtype), query, d_key)
-        # Keys beyond the end have weights of any size, even infinite ones: only here, not in the loop, is
-        # their gradient left out.
+        # Keys beyond the end have weights of any size, even infinite ones. Their gradient is left out here
+        # instead of in the loop.
         d_key = tl.where(valid, d_key * plain_scale, 0.0)
         d_value = tl.where(valid, d_value, 0.0)
         store_gradient(

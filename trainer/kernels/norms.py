@@ -42,7 +42,7 @@ def _add_norm(
     if KEEP_TOTAL:
         kept = total.to(total_ptr.dtype.element_ty)
         tl.store(total_ptr + index, kept, mask=valid)
-        # The backward pass reads the rounded sum, so the forward pass normalises it as well.
+        # The backward pass reads the rounded sum, so the forward pass also normalizes the rounded sum.
         total = kept.to(tl.float32)
     mean = tl.sum(total, 1)[:, None] / width
     centred = tl.where(inside, total - mean, 0.0)
@@ -128,7 +128,7 @@ class Normed(NamedTuple):
 
 
 class NormGradients(NamedTuple):
-    """Of x and the branch bf16 [T, width] (one tensor without dropout); of the weights fp32 [width].
+    """Of x and the branch, bf16 [T, width] (one tensor without dropout), and of the weights, fp32 [width].
 
     The last two are None for a norm without a bias.
     """
@@ -173,7 +173,7 @@ def _forward(x: Tensor, branch: Tensor | None, total: Tensor | None, norm: Norm,
 def add_norm_backward(
     dy: Tensor, x: Tensor, branch: Tensor, norm: Norm, normed: Normed, dropout: Dropout
 ) -> NormGradients:
-    """The gradients of add_norm for ``dy`` [T, width]; ``normed`` is its output, of which y is not used."""
+    """The gradients of add_norm for ``dy`` [T, width]. ``normed`` is its output, of which y is not used."""
     return _backward(dy, None, x, branch, norm, normed, dropout)
 
 
@@ -187,7 +187,7 @@ def residual_norm_backward(
 def plain_norm_backward(
     dy: Tensor, dx: Tensor | None, x: Tensor, norm: Norm, normed: Normed
 ) -> NormGradients:
-    """The gradients of plain_norm for ``dy``; ``dx`` is a gradient that x has from elsewhere."""
+    """The gradients of plain_norm for ``dy``. ``dx`` is a gradient that x has from elsewhere."""
     return _backward(dy, dx, x, None, norm, normed, Dropout(0.0, 0))
 
 

@@ -1,8 +1,8 @@
 """The matrix products of a layer, each by the algorithm that was chosen for it, otherwise by torch.
 
-torch takes the first algorithm that cuBLASLt's heuristic names; another of the eight named is often faster.
-``choose_algorithms`` times them once, for the shapes of a model on a device. The choice is data: a run keeps
-it in its folder, all ranks use the same, and so equal seeds give equal bits after a resume as well.
+torch takes the first algorithm that cuBLASLt's heuristic names. Another of its eight candidates is often
+faster. ``choose_algorithms`` times them once, for the shapes of a model on a device. A run keeps the choice
+in its folder and all ranks use it, so equal seeds give equal bits even after a resume.
 """
 
 import statistics
@@ -35,7 +35,7 @@ Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight"]
 
 
 class Product(NamedTuple):
-    """A product of a linear layer with a weight [n, k], whatever the number of tokens."""
+    """A product of a linear layer with a weight [n, k], for any number of tokens."""
 
     kind: Kind
     n: int
@@ -62,13 +62,13 @@ class Product(NamedTuple):
 
 @dataclass
 class _Chosen:
-    """The algorithms in use on one device, and what they turned out to support."""
+    """The algorithms in use on one device, and which problems each supports."""
 
     algorithms: dict[str, Algorithm] = field(default_factory=dict)
     checked: dict[tuple[str, Problem], Algorithm | None] = field(default_factory=dict)
 
     def of(self, product: Product, tokens: int, library: CublasLt) -> Algorithm | None:
-        """The algorithm for ``tokens`` rows; None for torch's."""
+        """The algorithm for ``tokens`` rows, or None for torch's."""
         key, problem = product.key, product.problem(tokens)
         if (key, problem) not in self.checked:
             algorithm = self.algorithms.get(key)
@@ -81,7 +81,7 @@ _chosen: dict[torch.device, _Chosen] = {}
 
 
 def use_algorithms(device: torch.device, algorithms: Mapping[str, str]) -> None:
-    """Makes the products on ``device`` use ``algorithms``, as from choose_algorithms; {} for torch's.
+    """Makes the products on ``device`` use ``algorithms`` (from choose_algorithms, or {} for torch's).
 
     Raises ValueError for a text that does not describe an algorithm.
     """
@@ -89,7 +89,7 @@ def use_algorithms(device: torch.device, algorithms: Mapping[str, str]) -> None:
 
 
 def _run(product: Product, tokens: int, operands: Operands) -> bool:
-    """Computes the product by its chosen algorithm; False when it has none."""
+    """Computes the product by its chosen algorithm. Returns False when it has none."""
     device = operands.out.device
     chosen = _chosen.get(device)
     if chosen is None or not chosen.algorithms or operands.a.dtype != torch.bfloat16:
@@ -184,7 +184,7 @@ def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
 
 
 def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.device) -> dict[str, str]:
-    """The fastest of the library's candidates for each product at ``tokens`` rows: key -> algorithm.
+    """Key -> algorithm: the fastest of the library's candidates for each product at ``tokens`` rows.
 
     Takes about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
     """
@@ -200,12 +200,12 @@ def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.de
 
 
 def _random_operands(product: Product, tokens: int, device: torch.device) -> Operands:
-    """Operands of the product's shape. Not zeros, on which a GPU is faster than on data."""
+    """Operands of the product's shape. They are random, because a GPU is faster on zeros than on data."""
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device, dtype=torch.bfloat16, generator=generator)
 
-    generator = torch.Generator(device).manual_seed(0)  # the run's own random numbers stay as they are
+    generator = torch.Generator(device).manual_seed(0)  # do not change the random numbers of the run
     n, k = product.n, product.k
     if product.kind == "weight":
         return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
@@ -221,7 +221,7 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
 def _times(
     library: CublasLt, problem: Problem, candidates: list[Algorithm], operands: Operands
 ) -> list[float]:
-    """Milliseconds of each candidate: medians of rounds in turn, so that the GPU is as warm for each."""
+    """Milliseconds of each candidate: medians of alternating rounds, so that the GPU is equally warm."""
     rounds = [[_milliseconds(library, problem, one, operands) for one in candidates] for _ in range(_ROUNDS)]
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 

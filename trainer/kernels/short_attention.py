@@ -1,4 +1,4 @@
-"""Triton kernels for attention in sequences of at most 128 tokens: one program holds a head whole.
+"""Triton kernels for attention in sequences of at most 128 tokens: one program holds a whole head.
 
 Equal input gives equal bits: nothing is added with atomics. Empty sequences cost nothing.
 """
@@ -21,7 +21,7 @@ def short_forward(
     qkv_ptr, table_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, tokens, width, scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One head of one sequence. ``scale`` includes the factor log2(e); ``logsum`` is in base 2."""
+    """One head of one sequence. ``scale`` includes the factor log2(e). ``logsum`` is in base 2."""
     sequence, head = tl.program_id(0), tl.program_id(1)
     first = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - first
@@ -50,7 +50,7 @@ def short_backward(
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of one head of one sequence, QUERIES queries at a time; if SUMS, their sums over tokens.
+    """Gradients of one head of one sequence, QUERIES queries at a time, and their sums over tokens if SUMS.
 
     All products have keys as rows, so that each is large enough for the fastest instructions of Hopper
     (wgmma), and weights need not be transposed. The tiles describe QUERIES rows of qkv and dout.

@@ -1,6 +1,6 @@
 """The two sublayers of an encoder layer, attention and feed-forward, each with its backward pass.
 
-Plain functions on bf16 tensors [T, width]; ``layer`` puts norms and residual sums around them. Gradients of
+Plain functions on bf16 tensors [T, width]. ``layer`` puts norms and residual sums around them. Gradients of
 matrices and biases are fp32. The formulas are those of trainer/model/encoder.py.
 """
 
@@ -37,9 +37,9 @@ class Linear(NamedTuple):
 
 
 class SublayerGradients(NamedTuple):
-    """Of a sublayer's input bf16 [T, width] and of its parameters fp32; None where there is no bias.
+    """Gradients of a sublayer's input, bf16 [T, width], and of its parameters, fp32. None without a bias.
 
-    The bias of the last product is not among them: the norm's backward pass sums its gradient.
+    The bias of the last product is missing, because the norm's backward pass sums its gradient.
     """
 
     x: Tensor
@@ -91,7 +91,7 @@ def feed_forward(x: Tensor, up: Linear, down: Linear, activation: Activation) ->
 def feed_forward_backward(
     dy: Tensor, x: Tensor, fed: Fed, up: Linear, down: Linear, activation: Activation, residual: Tensor | None
 ) -> SublayerGradients:
-    """The gradients of feed_forward for ``dy``; ``residual`` as in attend_backward."""
+    """The gradients of feed_forward for ``dy``. ``residual`` is that of attend_backward."""
     d_down = weight_gradient(dy, fed.inner)
     d_before, d_bias = _activation_backward(dy, fed, down, activation)
     if up.bias is not None and d_bias is None:

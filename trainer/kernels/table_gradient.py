@@ -1,8 +1,8 @@
 """The gradient of an embedding table, summed in a fixed order.
 
-torch's own (`embedding_dense_backward`) gives other bits in every run for more than 3,072 tokens (torch 2.11
-on an H100). Here tokens are sorted by their word, a stable sort; programs sum chunks of the sorted tokens; a
-word with tokens in several chunks is the sum of those parts, in order.
+torch's `embedding_dense_backward` gives different bits in every run for more than 3,072 tokens (torch 2.11 on
+an H100). This module sorts the tokens by word with a stable sort. Programs sum chunks of the sorted tokens.
+The gradient of a word with tokens in several chunks is the sum of its parts, in order.
 """
 
 import torch
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Sorted tokens of a program; [MASK], an eighth of all tokens, must not be the work of one.
+# Sorted tokens per program. One program must not sum all of [MASK], which is an eighth of all tokens.
 _CHUNK = 128
 _COLUMNS, _WARPS = 256, 2
 

@@ -1,1 +1,1 @@
-"""Starts the ranks under Ray Train; the only package that imports it."""
+"""Starts the ranks under Ray Train. No other package imports Ray Train."""

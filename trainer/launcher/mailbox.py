@@ -20,7 +20,7 @@ class Mailbox:
         self._controller: Any = None
 
     def keep_controller(self, controller: Any) -> None:
-        """Keeps the handle of the actor in which Ray Train runs its loop; None lets it end."""
+        """Keeps the handle of the actor in which Ray Train runs its loop, or drops it with None."""
         self._controller = controller
 
     def kill_controller(self) -> None:
@@ -88,5 +88,5 @@ class MailboxClient:
             try:
                 self._stop = ray.get(ready[0])
             except ray.exceptions.RayActorError:
-                # The driver is gone, and Ray will end this process soon.
+                # The driver has ended, and Ray will end this process soon.
                 self._stop = True

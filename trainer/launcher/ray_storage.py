@@ -2,9 +2,9 @@
 
 Ray Train accepts a checkpoint that it did not upload only below the folder of its own record of the run,
 and it trusts that record: a new job refuses to start once a checkpoint in the record is gone, Ray deletes
-a checkpoint that it drops from the record, and a failed write of the record ends the workers. On this
-filesystem, Ray's record is written for people and never read, nothing is deleted, and a failed write is
-only logged. Reads and writes go through cluster/storage/api.py, with its retries.
+a checkpoint that it drops from the record, and a failed write of the record ends the workers. This
+filesystem writes Ray's record for users and never reads it, deletes nothing, and only logs a failed
+write. Reads and writes go through cluster/storage/api.py, with its retries.
 """
 
 import io

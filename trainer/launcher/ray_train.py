@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 _RESIZE_SECONDS = 600.0
 """To grow, Ray ends the group, which costs the steps since the last checkpoint."""
 _COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
-# A rank that hangs does not answer when its group shuts down either; Ray would wait for it for 30 seconds.
+# A rank that hangs does not answer when its group shuts down either. Ray would wait for it for 30 seconds.
 _GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
 
 
@@ -113,7 +113,7 @@ def fit(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Result:
             if connect():
                 advice = "lower workers.num_workers, or set RAY_ADDRESS to a larger cluster"
                 check_fits(bundle_of(config), config.workers.least, advice)
-        # Without this, Ray's own collectives would wait forever for a rank that hangs.
+        # Without this, Ray's collectives would wait forever for a rank that hangs.
         os.environ[_COLLECTIVE_TIMEOUT] = str(config.workers.collective_timeout_seconds)
         logging.getLogger("ray.train").setLevel(logging.WARNING)
         return _fit_until_done(config, Mailbox.on_this_node(), free, on_record)
@@ -200,14 +200,14 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
             raise
         raise named from error
     if outcome.status == "stopped" and drain.seen:
-        # A normal return would end the job. Ray takes an error shortly before a preemption for a part of
-        # it, and does not count it as a failure. A stop request that came as well reaches the next group.
+        # A normal return would end the job. Ray attributes an error shortly before a preemption to the
+        # preemption and does not count it as a failure. A pending stop request reaches the next group.
         raise NodeLeavesError(f"step {outcome.step} is saved; a node leaves, resuming on the others")
     return outcome
 
 
 def register(uri: str, step: int) -> None:
-    """Registers a committed checkpoint with Ray Train, in place; all ranks together."""
+    """Registers a committed checkpoint with Ray Train, in place. All ranks must call it together."""
     place = ray.train.get_context().get_storage()
     path = filesystem_of(uri)[1]
     ray.train.report(

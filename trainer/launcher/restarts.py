@@ -1,4 +1,4 @@
-"""Decides whether to restart a failed training: if it made progress, and did not fail twice the same way."""
+"""Decides whether to restart a failed training: if it made progress and did not fail twice the same way."""
 
 import re
 from collections.abc import Hashable
@@ -20,15 +20,15 @@ class Failure:
     """The cause, as one line."""
     rank: int | None = None
     step: int | None = None
-    """The optimizer step that failed; None if it is unknown."""
+    """The optimizer step that failed, or None if it is unknown."""
     died: bool = False
-    """Whether the process is gone: ``step`` is then that of the last line of the log before it."""
+    """Whether the process died. ``step`` is then that of the last line of the log before."""
     preempted: bool = False
-    """Whether a node was removed; such failures do not count."""
+    """Whether a node was removed. Such failures do not count."""
 
     @property
     def kind(self) -> Hashable | None:
-        """Equal for failures of the same step in the same way; None if that is unknown."""
+        """Equal for failures of the same step in the same way, or None if that is unknown."""
         if self.step is None:
             return None
         return (self.step, self.rank if self.died else None, _VARIABLE.sub("#", self.text))
@@ -38,7 +38,7 @@ class RestartBudget:
     """Counts failures. Each new checkpoint renews the budget."""
 
     def __init__(self, run_uri: str, max_failures: int) -> None:
-        """``max_failures`` failures without a new checkpoint between them are tolerated; -1 is no limit."""
+        """Tolerates ``max_failures`` failures without a new checkpoint between them (-1: any number)."""
         self._run_uri, self._max_failures = run_uri, max_failures
         self._failures = 0
         self._committed: int | None = None
@@ -58,7 +58,7 @@ class RestartBudget:
         self._committed = committed_step
         self._failures += 1
         last, self._last = self._last, failure
-        # Without a limit, the death of a process proves nothing: it may be killed at the same place twice.
+        # Without a limit, two deaths of a process at the same place may be a coincidence.
         certain = not failure.died or self._max_failures >= 0
         if last is not None and certain and failure.kind is not None and failure.kind == last.kind:
             place = f"after step {failure.step}" if failure.died else f"in step {failure.step}"

@@ -28,22 +28,22 @@ logger = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 1.5
-"""Time that starting workers have to see a request to stop."""
+"""Seconds in which starting workers must react to a stop request."""
 _END_SECONDS = 30.0
 """How long Ray's call may take to end after its controller was killed."""
 _STEP_FAILED = re.compile(r"optimizer step (\d+) failed: ")
 
 
 class StepFailedError(Exception):
-    """An optimizer step raised an error; the text names the step."""
+    """An optimizer step raised an error. The text names the step."""
 
 
 class NodeLeavesError(Exception):
-    """A node of the group is about to leave; the group restarts on the others."""
+    """A node of the group is about to leave. The group restarts on the others."""
 
 
 def failed_step(error: Exception) -> StepFailedError | None:
-    """``error`` with the optimizer step in its text; None if it was not raised in a step."""
+    """``error`` with the optimizer step in its text, or None if it was not raised in a step."""
     steps = [match[1] for note in getattr(error, "__notes__", ()) if (match := STEP_NOTE.fullmatch(note))]
     if not steps:
         return None
@@ -67,7 +67,7 @@ def pause(seconds: float) -> None:
 
 
 class ShareController(ControllerCallback):  # type: ignore[misc]  # Ray is read without types
-    """Gives the driver the means to end Ray Train's controller, whose handle Ray keeps to itself."""
+    """Passes the handle of Ray Train's controller, which Ray does not expose, to the driver."""
 
     def __init__(self, mailbox: Any) -> None:
         self._mailbox = mailbox
@@ -79,7 +79,7 @@ class ShareController(ControllerCallback):  # type: ignore[misc]  # Ray is read 
 
 
 class WorkerGroup:
-    """Runs a trainer of Ray Train, and hands on the records of rank 0."""
+    """Runs a trainer of Ray Train, and passes on the records of rank 0."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class WorkerGroup:
     def run(self) -> Result:
         """The result of the training.
 
-        Raises TrainingFailedError; ClusterError when the workers' resources do not come in the time set;
+        Raises TrainingFailedError, ClusterError when the workers' resources do not become available in time.
         Interrupted when a signal comes before the first step. A later one ends the training gracefully.
         """
         fit = threading.Thread(target=self._fit, name="ray-train", daemon=True)
@@ -120,7 +120,7 @@ class WorkerGroup:
         return self._result
 
     def _end(self, fit: threading.Thread) -> None:
-        """Ends Ray's call. It would block until it has the CPUs, and crash the end of this program."""
+        """Ends Ray's call. Otherwise it would block until it has the CPUs, and crash at the program's end."""
         deadline = time.monotonic() + _END_SECONDS
         while not self._ended.is_set() and time.monotonic() < deadline:
             # Repeatedly, because the controller may still be starting.
@@ -183,7 +183,7 @@ class WorkerGroup:
 
 
 def failure_of(error: Exception, last_step: int | None) -> Failure:
-    """A short form of what Ray reports about the end of a group of workers."""
+    """Ray's report about the end of a group of workers, shortened."""
     if isinstance(error, PreemptionError):
         return Failure("a node was removed", preempted=True)
     failures = dict(error.worker_failures) if isinstance(error, WorkerGroupError) else {}
@@ -191,7 +191,7 @@ def failure_of(error: Exception, last_step: int | None) -> Failure:
     failures = {rank: getattr(cause, "health_check_failure", cause) for rank, cause in failures.items()}
     if any(isinstance(e, NodeLeavesError) or getattr(e, "preempted", False) for e in failures.values()):
         return Failure("a node was removed", preempted=True)
-    # The death of a process explains the errors of those that talked to it.
+    # The death of a process explains the errors of processes that communicated with it.
     dead = {
         rank: cause for rank, cause in failures.items() if isinstance(cause, ray.exceptions.RayActorError)
     }

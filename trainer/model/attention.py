@@ -21,7 +21,7 @@ FULL = (-1, -1)
 
 
 class Reach(NamedTuple):
-    """How many tokens ``before`` and ``after`` itself a token attends to; -1 for no limit."""
+    """How many tokens ``before`` and ``after`` itself a token attends to, or -1 for no limit."""
 
     before: int
     after: int
@@ -37,7 +37,7 @@ class Layout(Protocol):
     """Which of the flat tokens form a sequence."""
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, reach: Reach, dropout: float) -> Tensor:
-        """Attention over ``[T, heads, head_size]`` tensors; returns the same shape."""
+        """Attention over ``[T, heads, head_size]`` tensors, which gives the same shape."""
         ...
 
 
@@ -52,7 +52,7 @@ class VarlenLayout:
         """See Layout. Raises ValueError for a dropout above 0, which the kernel would ignore."""
         if dropout > 0:
             raise ValueError("the variable-length kernel has no attention dropout")
-        # This imports torch.compile with all that it needs, two seconds of a core that few processes need.
+        # Imported here, because it takes two seconds to import torch.compile and few processes need it.
         from torch.nn.attention.varlen import varlen_attn
 
         bounds, longest = self.cu_seqlens, self.max_seqlen
@@ -69,13 +69,13 @@ class VarlenLayout:
 class PaddedLayout:
     """``rows`` x ``length`` positions for SDPA. ``valid`` of them hold a token.
 
-    ``places`` are the positions of the flat tokens, int64 [T]; None when every position holds a token.
+    ``places`` are the positions of the flat tokens, int64 [T], or None when every position holds a token.
     """
 
     rows: int
     length: int
     valid: Tensor
-    """bool [rows, length]; at least one position of each row is true."""
+    """bool [rows, length]. At least one position of each row is true."""
     places: Tensor | None
 
     @classmethod
@@ -86,7 +86,7 @@ class PaddedLayout:
 
     @classmethod
     def of_packed(cls, cu_seqlens: Tensor, max_seqlen: int, tokens: int) -> "PaddedLayout":
-        """The layout of ``tokens`` packed tokens; each sequence becomes a row within the attention only."""
+        """The layout of ``tokens`` packed tokens. Each sequence becomes a row within the attention only."""
         rows = cu_seqlens.shape[0] - 1
         token = torch.arange(tokens, device=cu_seqlens.device)
         row = torch.searchsorted(cu_seqlens[1:].long(), token, right=True)
@@ -115,7 +115,7 @@ class PaddedLayout:
         return tensor.view(self.rows, self.length, *tensor.shape[1:]).transpose(1, 2)
 
     def _mask(self, reach: Reach) -> Tensor:
-        """Bool, broadcastable to [rows, heads, length, length]; true where the query attends to the key."""
+        """Bool, broadcastable to [rows, heads, length, length]: true where the query attends to the key."""
         keys = self.valid[:, None, None, :]
         if reach == FULL:
             return keys
@@ -176,14 +176,14 @@ def _varlen_obstacle(config: ModelConfig, device: torch.device, dtype: torch.dty
 
 
 def _has_windows() -> bool:
-    """Whether the kernel of this torch supports windows; that of the first releases did not."""
+    """Whether the kernel of this torch supports windows. In the first releases it did not."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "window_size" in inspect.signature(varlen_attn).parameters
 
 
 def fused_obstacle(config: ModelConfig, kernel: Kernel, dtype: torch.dtype) -> str | None:
-    """Why trainer/kernels/layer.py cannot run the layers of ``config``; None if it can."""
+    """Why trainer/kernels/layer.py cannot run the layers of ``config``, or None if it can."""
     if kernel.name != "varlen":
         return kernel.reason
     if dtype != torch.bfloat16:
@@ -212,7 +212,7 @@ def rotary_table(position_ids: Tensor, size: int, base: float) -> tuple[Tensor, 
 
 
 def rotate(tensor: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotates ``tensor`` [T, heads, size] by ``table``; computes in fp32, returns the input's type."""
+    """Rotates ``tensor`` [T, heads, size] by ``table``. Computes in fp32 and returns the input's type."""
     cosine, sine = table
     wide = tensor.float()
     first, second = wide.chunk(2, dim=-1)

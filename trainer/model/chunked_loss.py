@@ -1,9 +1,9 @@
 """The MLM loss from hidden states, without the logits of all targets at once.
 
-With 119,547 subwords the fp32 logits of 20,000 targets take 9.6 GB, and their gradient as much. Here the
-logits of some targets at a time exist, and the loss and its gradients are computed from them in the forward
-pass (as in Liger, Hsu et al. 2024, arXiv:2410.10989). It is one autograd function outside of compiled code:
-no compiler sees its loop, and no compiled tensor has more than 2^31 elements.
+With 119,547 subwords the fp32 logits of 20,000 targets take 9.6 GB, and so does their gradient. This module
+computes the logits of some targets at a time, and from them the loss and its gradients in the forward pass
+(as in Liger, Hsu et al. 2024, arXiv:2410.10989). It is one autograd function outside of compiled code, so no
+compiler unrolls its loop, and no compiled tensor has more than 2^31 elements.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ _NO_TARGET = -1
 
 
 class TokenLosses(NamedTuple):
-    """The MLM losses of M targets; only ``total`` has a gradient."""
+    """The MLM losses of M targets. Only ``total`` has a gradient."""
 
     total: Tensor
     """fp32 scalar: the sum of the losses, and of z-loss."""
@@ -73,7 +73,7 @@ class _After(NamedTuple):
 
 @cache
 def _compiled() -> _After:
-    """Each chunk has its own, static shape: a whole one and the last."""
+    """Compiles for two static shapes: a whole chunk and the last one."""
     return _After(torch.compile(_statistics, dynamic=False), torch.compile(_gradient, dynamic=False))
 
 

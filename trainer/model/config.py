@@ -42,8 +42,8 @@ PairObjective = Literal["nsp", "sop", "none"]
 VOCABULARY_MULTIPLE = 64
 MAX_VOCAB_SIZE = 2_000_000
 
-# Layers and hidden size as in google-research/bert (README, "Smaller BERT Models" and the 2018 release);
-# as there, the number of heads is hidden / 64 and the feed-forward layer is four times as wide.
+# Layers and hidden size as in google-research/bert (README, "Smaller BERT Models" and the 2018 release).
+# As there, the number of heads is hidden / 64 and the feed-forward layer is four times as wide.
 _SIZES: dict[str, tuple[int, int]] = {
     "tiny": (2, 128),
     "mini": (4, 256),
@@ -85,27 +85,27 @@ class ModelConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: Size = "base"
-    """Google's layers and hidden_size for this name; custom sets nothing."""
+    """Google's layers and hidden_size for this name. ``custom`` sets nothing."""
     style: Style = "bert"
     """bert, roberta (no sentence pairs, no segments), albert (factorized embeddings, shared layers) or
     modern (ModernBERT's choices)."""
     vocab_size: Annotated[int, Field(ge=0, le=MAX_VOCAB_SIZE)] = 0
-    """Entries of the vocabulary; 0 takes the size from the corpus manifest."""
+    """Entries of the vocabulary, or 0 for the size in the corpus manifest."""
     layers: Annotated[int, Field(ge=1, le=200)] = 12
     """Transformer layers."""
     hidden_size: Annotated[int, Field(ge=8, le=16384)] = 768
     """Width of the hidden states."""
     heads: Annotated[int, Field(ge=1)] = 12
-    """Attention heads; hidden_size / 64 by default."""
+    """Attention heads, by default hidden_size / 64."""
     intermediate_size: Annotated[int, Field(ge=8, le=1 << 17)] = 3072
-    """Width of the feed-forward layer; by default 4 * hidden_size, and 1.5 * hidden_size for modern, whose
+    """Width of the feed-forward layer, by default 4 * hidden_size, and 1.5 * hidden_size for modern, whose
     gate doubles it."""
     embedding_size: Annotated[int, Field(ge=8, le=16384)] = 768
-    """Width of the embeddings; a width below hidden_size means factorized embeddings with a projection."""
+    """Width of the embeddings. A width below hidden_size means factorized embeddings with a projection."""
     max_positions: Annotated[int, Field(ge=8, le=1 << 17)] = 512
     """Longest sequence, in tokens."""
     segments: Annotated[int, Field(ge=0, le=16)] = 2
-    """Number of segment embeddings; 0 for none."""
+    """Number of segment embeddings, or 0 for none."""
     pair_objective: PairObjective = "nsp"
     """The objective on sentence pairs: next sentence prediction, sentence order prediction, or none, which
     leaves out the pooler and the pair head."""
@@ -129,11 +129,11 @@ class ModelConfig(BaseModel):
     rotary_base_local: Annotated[float, Field(gt=1)] = 10_000.0
     """RoPE base of the layers with local attention."""
     bias: bool = True
-    """Biases in linear layers and norms; the MLM decoder always has one."""
+    """Biases in linear layers and norms. The MLM decoder always has one."""
     share_layers: bool = False
     """Use one set of weights in every layer (ALBERT)."""
     tie_decoder: bool = True
-    """Use the word embedding table as the weight of the MLM decoder; false gives the decoder its own."""
+    """Use the word embedding table as the weight of the MLM decoder. ``false`` gives the decoder its own."""
     local_window: Annotated[int, Field(ge=0)] = 0
     """Tokens that a local layer attends to, half before and half after. 0 makes every layer global."""
     global_every: Annotated[int, Field(ge=1)] = 1
@@ -148,7 +148,7 @@ class ModelConfig(BaseModel):
     def _fill(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        # Anything but a string is refused later, with the name of the field.
+        # Another type than a string is refused later, with the name of the field.
         style, size = data.get("style", "bert"), data.get("size", "base")
         filled = dict(_STYLES.get(style, {})) if isinstance(style, str) else {}
         figures = _SIZES.get(size) if isinstance(size, str) else None

@@ -68,7 +68,7 @@ class SelfAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Up, GELU, down; with geglu the upper half of ``up`` gates the lower half's GELU (Shazeer 2020)."""
+    """Up, GELU, down. With geglu the upper half of ``up`` gates the lower half's GELU (Shazeer 2020)."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -151,7 +151,7 @@ class Encoder(nn.Module):
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout,
         kept: list[Tensor] | None,
     ) -> Tensor:  # fmt: skip
-        """The last hidden states; appends the states of all layers to ``kept``, if given."""
+        """Returns the last hidden states, and appends the states of all layers to ``kept`` if it is given."""
         if self.fused and isinstance(layout, VarlenLayout):
             # Imported here, because only CUDA builds of torch bring Triton.
             from trainer.model.fused_encoder import fused_encoder
@@ -191,7 +191,7 @@ def truncated_normal(weight: Tensor, deviation: float) -> None:
     """Fills ``weight`` from a normal distribution that is truncated at two deviations.
 
     Uniform values go through the inverse of the distribution function. ``nn.init.trunc_normal_`` draws other
-    values on torch 2.11 than on 2.13; with this rule a seed gives the same weights on both, up to rounding.
+    values on torch 2.11 than on 2.13. With this rule a seed gives the same weights on both, up to rounding.
     """
     inside = math.erf(math.sqrt(2.0))  # the share of a normal distribution within two deviations
     weight.uniform_(-inside, inside).erfinv_().mul_(math.sqrt(2.0) * deviation)
@@ -202,8 +202,8 @@ def initialize(module: nn.Module, config: ModelConfig) -> None:
     """Initializes all weights of ``module`` with torch's global generator.
 
     As in google-research/bert, matrices and embeddings come from a normal distribution with deviation
-    ``initializer_range``, truncated at two deviations; biases are 0, norms 1. With pre-norm, the matrices
-    that write into the residual sum are divided by sqrt(2 layers), as in GPT-2, since nothing rescales that
+    ``initializer_range``, truncated at two deviations. Biases are 0, norms 1. With pre-norm, the matrices
+    that write into the residual sum are divided by sqrt(2 layers), as in GPT-2, because nothing rescales that
     sum. Embeddings beyond the vocabulary are 0 and never receive a gradient.
     """
     deviation = config.initializer_range

@@ -71,7 +71,7 @@ def _recomputes(encoder: Any, number: int) -> bool:
 
 
 def _recomputed(layer: Callable[..., Any]) -> Callable[..., Any]:
-    """The layer with its activations computed again in the backward pass; dropout draws the same masks."""
+    """The layer with its activations computed again in the backward pass. Dropout draws the same masks."""
     return partial(checkpoint, layer, use_reentrant=False)
 
 

@@ -14,12 +14,12 @@ from trainer.model.pretraining import BertPretraining
 
 _TOKENS = 2048
 _VOCABULARY = 64
-# Of fused and plain hidden states or gradients; bf16 alone gives about 0.01.
+# Relative distance of fused from plain hidden states or gradients. bf16 alone gives about 0.01.
 _MOST_DISTANCE = 0.1
 
 
 def fused_failure(config: ModelConfig, lengths: list[int], device: torch.device) -> str | None:
-    """Why the fused layers cannot be used with ``config`` and sequences of ``lengths``; None when they can.
+    """Why the fused layers cannot run ``config`` with sequences of ``lengths``, or None when they can.
 
     Runs two layers forward and backward, and compares with the plain ones. Takes a second or two.
     """

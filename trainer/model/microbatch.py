@@ -31,7 +31,7 @@ _DTYPES = {
 class MicroBatch:
     """``n`` sequences, one after another in ``T`` tokens, with ``M`` masked tokens in all.
 
-    Sequence ``i`` is tokens ``cu_seqlens[i] : cu_seqlens[i + 1]``; positions start at 0 in each.
+    Sequence ``i`` is tokens ``cu_seqlens[i] : cu_seqlens[i + 1]``. Positions start at 0 in each.
     A batch of fixed shape (see ``padded_to``) ends with sequences whose sample id is NO_SAMPLE, which may
     be empty, and with masked slots whose id is NO_TARGET. Neither adds to a loss or a count.
     """
@@ -43,7 +43,7 @@ class MicroBatch:
     position_ids: Tensor
     """int64 [T]."""
     cu_seqlens: Tensor
-    """int32 [n + 1], ascending from 0 to T; two neighbors may be equal."""
+    """int32 [n + 1], ascending from 0 to T. Two neighbors may be equal."""
     max_seqlen: int
     """Upper limit of the length of a sequence."""
     masked_index: Tensor
@@ -55,7 +55,7 @@ class MicroBatch:
     sample_ids: Tensor
     """int64 [n], the row id of each sequence."""
     lang_ids: Tensor
-    """int64 [n], index into the manifest's sorted languages; -1 for a filler."""
+    """int64 [n], index into the manifest's sorted languages, or -1 for a filler."""
 
     @property
     def tokens(self) -> int:
@@ -68,7 +68,7 @@ class MicroBatch:
         return self.cu_seqlens.shape[0] - 1
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> "MicroBatch":
-        """A copy on ``device``; asynchronous from pinned memory with ``non_blocking``."""
+        """A copy on ``device``. With ``non_blocking``, a copy from pinned memory is asynchronous."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
 
     def pin_memory(self) -> "MicroBatch":
@@ -131,7 +131,7 @@ class MicroBatch:
 
 
 def _problems(batch: MicroBatch, vocab_size: int, max_positions: int) -> list[tuple[str, str]]:
-    """(field, problem) for every problem of ``batch``; wrong shapes end the list early."""
+    """(field, problem) for every problem of ``batch``. Wrong shapes end the list early."""
     shapes = {
         **dict.fromkeys(("input_ids", "token_type_ids", "position_ids"), batch.tokens),
         "cu_seqlens": batch.sequences + 1,

@@ -3,11 +3,11 @@
 Loss = (sum of MLM losses) / (masked tokens of the global batch)
      + (sum of NSP losses) / (labeled pairs of the global batch).
 
-The global batch is everything between two optimizer steps: all ranks, all micro-batches. Both divisors
-are the same for every part of it. So the gradients of the parts add up to the gradient of the whole,
-whichever ranks and micro-batches the sequences are on, and a part without any masked token adds 0. Reduce
-gradients over ranks with a SUM. A wrapper that takes the mean (DDP's default) needs the loss multiplied by
-the world size.
+The global batch is everything between two optimizer steps: all ranks, all micro-batches. Both divisors are
+the same for every part of it. The gradients of the parts therefore add up to the gradient of the whole for
+any distribution over ranks and micro-batches, and a part without any masked token adds 0. Reduce gradients
+over ranks with a SUM. A wrapper that takes the mean (DDP's default) needs the loss multiplied by the world
+size.
 
 An objective from outside the package adds a third term, see Objective.
 """
@@ -81,9 +81,9 @@ class Objective(nn.Module, ABC):
 
     @abstractmethod
     def count_targets(self, batch: MicroBatch) -> Tensor:
-        """int64 [n]: how many targets each sequence of ``batch`` has; 0 for fillers (see real_sequences).
+        """int64 [n]: how many targets each sequence of ``batch`` has, or 0 for fillers (see real_sequences).
 
-        The reader calls it with tensors in host memory; ``forward`` may call it on the device.
+        The reader calls it with tensors in host memory. ``forward`` may call it on the device.
         """
 
     @abstractmethod
@@ -97,7 +97,7 @@ class Objective(nn.Module, ABC):
 def batch_totals(batches: list[MicroBatch]) -> Tensor:
     """int64 [4]: the Targets of ``batches`` without an added objective, on their device.
 
-    The loop counts on the host instead; this is for training steps outside of it.
+    The loop counts on the host instead. This is for training steps outside of it.
     """
     masked = torch.stack([(batch.masked_ids != NO_TARGET).sum() for batch in batches]).sum()
     pairs = torch.stack([(batch.next_sentence_labels != NO_LABEL).sum() for batch in batches]).sum()
@@ -130,7 +130,7 @@ class PretrainingLoss(nn.Module):
         self.z_loss = 0.0
         """Weight of the squared log of the MLM softmax's sum (PaLM, Chowdhery et al. 2022)."""
         self.chunk = 0
-        """Targets whose logits exist at a time; 0 computes all logits at once."""
+        """Targets whose logits exist at a time. 0 computes all logits at once."""
         self.compile_chunks = False
         """Whether what follows the product of each chunk is compiled."""
         self._after_encoder: Callable[[Tensor, Tensor | None, MicroBatch, Tensor], LossSums] = self._of_states
@@ -219,7 +219,7 @@ class PretrainingLoss(nn.Module):
 
 
 def cross_entropy_per_target(logits: Tensor, labels: Tensor) -> Tensor:
-    """fp32 cross-entropy [n] of ``logits`` [n, classes]; 0 where the label is -1.
+    """fp32 cross-entropy [n] of ``logits`` [n, classes], or 0 where the label is -1.
 
     Works for n = 0 and for rows without any label, where a mean would be 0 / 0.
     """

@@ -21,7 +21,7 @@ class PretrainingOutput(NamedTuple):
     """The logits of the heads for a micro-batch."""
 
     padded_token_logits: Tensor
-    """[M, padded vocabulary], at the masked tokens only; columns beyond the vocabulary are -10000."""
+    """[M, padded vocabulary], at the masked tokens only. Columns beyond the vocabulary are -10000."""
     pair_logits: Tensor | None
     """[n, 2], or None when the model has no pair objective."""
 
@@ -50,11 +50,11 @@ class TokenHead(nn.Module):
         return F.pad(self.bias, (0, self.absent), value=_ABSENT)
 
     def table(self, word_weight: Tensor) -> Tensor:
-        """The decoder's weight [padded vocabulary, embedding]; ``word_weight`` is that of a tied one."""
+        """The decoder's weight [padded vocabulary, embedding]. ``word_weight`` is that of a tied one."""
         return word_weight if self.decoder is None else self.decoder.weight
 
     def forward(self, hidden: Tensor, word_weight: Tensor) -> Tensor:
-        """[M, hidden] -> logits [M, padded vocabulary]; ``word_weight`` is the table of a tied decoder."""
+        """[M, hidden] -> logits [M, padded vocabulary]. ``word_weight`` is the table of a tied decoder."""
         return F.linear(self.transform(hidden), self.table(word_weight), self.padded_bias())
 
 
@@ -84,7 +84,7 @@ class BertPretraining(nn.Module):
                 self.token_head.decoder.weight[config.vocab_size :] = 0
 
     def use_kernel(self, device: torch.device, dtype: torch.dtype) -> Kernel:
-        """Chooses the attention kernel for ``dtype`` on ``device``; see choose_kernel."""
+        """Chooses the attention kernel for ``dtype`` on ``device``. See choose_kernel."""
         choice = choose_kernel(self.config, device, dtype)
         self.kernel = choice.name
         return choice
@@ -100,7 +100,7 @@ class BertPretraining(nn.Module):
 
     def heads(self, hidden: Tensor, batch: MicroBatch) -> PretrainingOutput:
         """Logits from the last hidden states [T, hidden] of ``batch``."""
-        # Not hidden[index], because its gradient needs a sort; that of index_select is a sum.
+        # hidden[index] would be slower, because its gradient needs a sort. That of index_select is a sum.
         masked = hidden.index_select(0, batch.masked_index)
         return self.heads_at(masked, self.first_tokens(hidden, batch))
 
@@ -109,14 +109,14 @@ class BertPretraining(nn.Module):
         return PretrainingOutput(self.token_head(masked, self.word_weight), self.pair_logits_at(first))
 
     def pair_logits_at(self, first: Tensor | None) -> Tensor | None:
-        """[n, 2] from the last hidden states of first tokens [n, hidden]; None without a pair objective."""
+        """[n, 2] from last hidden states of first tokens [n, hidden], or None without a pair objective."""
         if self.pair_head is None or self.pooler is None or first is None:
             return None
         logits: Tensor = self.pair_head(torch.tanh(self.pooler(first)))
         return logits
 
     def first_tokens(self, hidden: Tensor, batch: MicroBatch) -> Tensor | None:
-        """The hidden states of the first token of each sequence, [n, hidden]; None without a pooler."""
+        """The hidden states of the first token of each sequence, [n, hidden], or None without a pooler."""
         if self.pooler is None:
             return None
         # An empty filler at the end starts at T, one past the last token.
@@ -168,7 +168,7 @@ class BertPretraining(nn.Module):
         return torch.tanh(self.pooler(first))
 
     def pair_logits(self, hidden: Tensor, batch: MicroBatch) -> Tensor | None:
-        """[n, 2], class 0 for "is next" or "in order"; None without a pair objective."""
+        """[n, 2], class 0 for "is next" or "in order", or None without a pair objective."""
         if self.pair_head is None:
             return None
         logits: Tensor = self.pair_head(self.pooled(hidden, batch))

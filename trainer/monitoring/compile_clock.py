@@ -43,7 +43,7 @@ class CompileClock:
             return self._seconds + running
 
     def stop(self) -> None:
-        """Ends the measurement; a running compilation counts until now."""
+        """Ends the measurement. A running compilation counts until now."""
         # torch._dynamo.reset may have removed the callbacks.
         if self._on_start in self._callbacks.start_callbacks:
             self._callbacks.remove_start_callback(self._on_start)

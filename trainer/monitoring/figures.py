@@ -91,7 +91,7 @@ class Meter:
 
     @property
     def seconds(self) -> float:
-        """Seconds since the last reset; never 0."""
+        """Seconds since the last reset, always above 0."""
         return max(time.monotonic() - self.started, 1e-9)
 
     def throughput(self) -> Throughput:

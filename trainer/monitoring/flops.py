@@ -1,4 +1,4 @@
-"""FLOPs that training needs, and the peak FLOP/s of devices; their quotient is the MFU."""
+"""FLOPs that training needs, and the peak FLOP/s of devices. Their quotient is the MFU."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ from trainer.model.config import ModelConfig
 if TYPE_CHECKING:
     import torch
 
-# Dense bf16 (V100, T4: fp16) TFLOP/s from NVIDIA's data sheets; the first name that matches counts.
+# Dense bf16 (V100, T4: fp16) TFLOP/s from NVIDIA's data sheets. The first name that matches counts.
 _PEAK_TFLOPS = {
     "H100 PCIe": 756.0,
     "H100 NVL": 835.0,
@@ -24,7 +24,7 @@ _PEAK_TFLOPS = {
 
 
 def training_flops(model: ModelConfig, tokens: float, squares: float, targets: float) -> float:
-    """FLOPs of a forward and a backward pass; a multiply-add counts as two.
+    """FLOPs of a forward and a backward pass. A multiply-add counts as two.
 
     ``tokens`` are real tokens, ``squares`` is the sum of the squared lengths of their sequences, and
     ``targets`` are the masked tokens, which alone pass through the MLM head. As usual for MFU (Chowdhery et
@@ -44,7 +44,7 @@ def training_flops(model: ModelConfig, tokens: float, squares: float, targets: f
 
 
 def peak_flops(device: "torch.device", precision: "torch.dtype") -> float | None:
-    """Peak FLOP/s of the device in bf16; None for an unknown device or another precision."""
+    """Peak FLOP/s of the device in bf16, or None for an unknown device or another precision."""
     # The console command uses training_flops and must start without torch.
     import torch
 

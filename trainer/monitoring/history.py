@@ -22,7 +22,7 @@ class History:
     held_out: list[Evaluated] = field(default_factory=list)
     """By step."""
     events: list[AnyEvent] = field(default_factory=list)
-    """By time, with their attempt; without held-out figures and samples."""
+    """By time, with their attempt, but without held-out figures and samples."""
 
 
 def read_history(run_uri: str) -> History:

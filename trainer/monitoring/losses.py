@@ -18,7 +18,7 @@ DEFAULT_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class Difference:
-    """A step whose losses differ; None for a run that did not log the step."""
+    """A step whose losses differ. The loss of a run that did not log the step is None."""
 
     step: int
     expected: float | None
@@ -34,7 +34,7 @@ def read_losses(run_uri: str) -> dict[int, float]:
 
 
 def write_losses(run_uri: str, file_uri: str) -> int:
-    """Writes the losses of a run to a file; returns how many it wrote."""
+    """Writes the losses of a run to a file and returns how many it wrote."""
     losses = read_losses(run_uri)
     lines = ",\n".join(f'  "{step}": {loss!r}' for step, loss in sorted(losses.items()))
     storage.put_bytes(file_uri, f'{{"losses": {{\n{lines}\n}}}}\n'.encode())

@@ -1,7 +1,7 @@
 """The records of a run's log as typed classes: figures of steps, and events.
 
 A line of ``RUN/metrics/attempt-000003/rank-00000.jsonl`` is one record as JSON. A record with the key
-``event`` is an event; any other record is a StepRecord. This module does not import torch, so that
+``event`` is an event. Any other record is a StepRecord. This module does not import torch, so that
 commands that only read logs start quickly.
 """
 
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter
 
 LOG_VERSION = 2
-"""Version of the records; ``started`` carries it. Readers refuse other versions."""
+"""Version of the records. ``started`` carries it. Readers refuse other versions."""
 
 
 def _now() -> float:
@@ -24,7 +24,7 @@ class _Record(BaseModel):
 
 
 def numbers(content: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a record by name; the names of groups come first, as those of folders.
+    """The numbers of a record by name. The names of groups come first, as those of folders.
 
     >>> numbers({"step": 2, "languages": {"de": {"loss": 0.5}}, "event": "x"})
     {'step': 2.0, 'languages/de/loss': 0.5}
@@ -86,7 +86,7 @@ class StepRecord(LogRecord, PretrainingFigures):
     step: int
     """Optimizer steps done."""
     languages: dict[str, PretrainingFigures] = {}
-    """By language; in the log of rank 0 only."""
+    """By language, in the log of rank 0 only."""
     lr: float
     """Learning rate of the last step."""
     grad_norm: float
@@ -120,7 +120,7 @@ class StepRecord(LogRecord, PretrainingFigures):
     packing_efficiency: float
     """Share of the token slots of the micro-batches that hold real tokens."""
     mfu: float | None = None
-    """Model FLOP/s utilization, 0 to 1; only on devices whose peak FLOP/s are known."""
+    """Model FLOP/s utilization, 0 to 1, only on devices whose peak FLOP/s are known."""
     checkpoint_seconds: float | None = None
     """Seconds that the last committed checkpoint took in the background."""
     checkpoint_stall_seconds: float | None = None
@@ -128,7 +128,7 @@ class StepRecord(LogRecord, PretrainingFigures):
 
 
 class Event(LogRecord):
-    """Something that happened once."""
+    """A single occurrence, unlike the figures of steps."""
 
     event: str
     attempt: int | None = None
@@ -152,7 +152,7 @@ class Started(Event):
     event: Literal["started"] = "started"
     log_version: int = LOG_VERSION
     code_version: str | None = None
-    """Of the bertmill that runs the attempt; None in logs of older versions."""
+    """Of the bertmill that runs the attempt, or None in logs of older versions."""
     checkpoint_format: int | None = None
     """Version of the schema of the checkpoints that it writes."""
     attempt: int
@@ -192,7 +192,7 @@ class Ready(Event):
     graphs_compiled: int
     graphs_from_cache: int
     graph_breaks: int = 0
-    """Graph breaks of torch.compile; each costs speed."""
+    """Graph breaks of torch.compile. Each costs speed."""
 
 
 class Saving(Event):
@@ -227,7 +227,7 @@ class Evaluated(Event):
     step: int
     held_out: dict[str, PretrainingFigures]
     held_out_ema: dict[str, PretrainingFigures] | None = None
-    """Of the moving average of the weights; see ``evaluation.ema``."""
+    """Of the moving average of the weights. See ``evaluation.ema``."""
 
     def groups(self) -> dict[str, Any]:
         """The figures alone, by name of the group."""
@@ -235,7 +235,7 @@ class Evaluated(Event):
 
 
 class Samples(Event):
-    """The sequences that this rank trained in a step; see ``logging.samples``."""
+    """The sequences that this rank trained in a step. See ``logging.samples``."""
 
     event: Literal["samples"] = "samples"
     step: int
@@ -244,7 +244,7 @@ class Samples(Event):
 
 
 class Profiled(Event):
-    """A profiler trace was stored; see ``profile``."""
+    """A profiler trace was stored. See ``profile``."""
 
     event: Literal["profiled"] = "profiled"
     step: int

@@ -32,7 +32,7 @@ SEGMENT_BYTES = 4 << 20
 
 
 class _Lines:
-    """A file of complete lines; removes the part of a line that a full disk took."""
+    """A file of complete lines. Removes the part of a line that a full disk took."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("ab", buffering=0)
@@ -65,7 +65,7 @@ class RunLog:
     For a run on remote storage, the files are written to a local folder and uploaded every half minute and at
     the end. A failed upload is logged, counted in ``failed_uploads``, and retried with the next one. An
     object cannot be appended to, so the log continues in a new file (rank-00000-0001.jsonl) after a few
-    megabytes; otherwise each upload would send the whole log again. Complete and uploaded files are deleted
+    megabytes. Otherwise each upload would send the whole log again. Complete and uploaded files are deleted
     locally. Figures by language cover all ranks and are in the file of rank 0 alone. ``on_record`` gets
     every record, for example to print a progress line, and ``trackers`` send theirs on.
     """
@@ -96,12 +96,12 @@ class RunLog:
         self._board: SummaryWriter | None = None
         self._board_folder = self._folder / "tensorboard"
         if tensorboard and rank == 0:
-            # TensorBoard drops the points from this step on; that of the checkpoint itself stays.
+            # TensorBoard drops the points from this step on. That of the checkpoint itself stays.
             self._board = _new_board(self._board_folder, purge_step=first_step + 1)
         self._complete: set[Path] = set()
         """Files that no longer grow."""
         self._uploaded_bytes: dict[Path, int] = {}
-        """Size of each file at its last upload; only the uploading thread uses it."""
+        """Size of each file at its last upload, for the uploading thread only."""
         self._uploader = ThreadPoolExecutor(1, thread_name_prefix="log-upload") if self._remote else None
         self._upload: Future[None] | None = None
         self._last_upload = time.monotonic()
@@ -207,7 +207,7 @@ class RunLog:
         for path in sorted(self._folder.rglob("*")):
             if not path.is_file() or path.name.startswith("."):
                 continue
-            # Ask before reading the size: a complete file no longer grows, so its upload is complete too.
+            # Checked before the size: a complete file no longer grows, so its upload will be complete.
             complete, size = path in self._complete, path.stat().st_size
             if self._uploaded_bytes.get(path) != size:
                 storage.upload_file(

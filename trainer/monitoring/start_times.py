@@ -1,8 +1,8 @@
 """Measures the parts of a start, and how much compiled code came from the cache.
 
 The cache of torch.compile holds machine code that a process runs unchecked. So it is in a folder that the
-config names and that only the trainers may write to, and never among the files of the run, from which no
-code is ever loaded.
+config names and that only the trainers may write to. It is never among the files of the run, because no code
+is loaded from those.
 """
 
 import os
@@ -22,7 +22,7 @@ _TRITON_CACHE_VARIABLE = "TRITON_CACHE_DIR"
 class StartTimes:
     """Measures the time from the start of the process to the end of the first step, see Ready.
 
-    ``mark`` ends the parts load and seek; ``finish`` ends the first step.
+    ``mark`` ends the parts load and seek. ``finish`` ends the first step.
     """
 
     def __init__(self) -> None:
@@ -37,14 +37,14 @@ class StartTimes:
         return self._last is not None
 
     def mark(self, part: str) -> None:
-        """Ends ``part``; does nothing after the first step."""
+        """Ends ``part``. Does nothing after the first step."""
         if self._last is not None:
             now = time.monotonic()
             self._parts[part] = round(now - self._last, 3)
             self._last = now
 
     def finish(self, step: int, device: torch.device) -> Ready:
-        """The record of the start, after the first step made ``step`` steps; waits for the device."""
+        """The record of the start, after the first step, which is number ``step``. Waits for the device."""
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         self._compiling.stop()
@@ -99,7 +99,7 @@ def compile_counts() -> tuple[int, int]:
 
 
 def _process_age() -> float:
-    """Seconds since this process started; 0 without /proc."""
+    """Seconds since this process started, or 0 without /proc."""
     try:
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         uptime = float(Path("/proc/uptime").read_text().split()[0])

@@ -62,11 +62,11 @@ def _check(names: Sequence[str]) -> None:
 
 
 class Tracker(ABC):
-    """One run of a tracker. Any method may raise whatever its package raises."""
+    """One run of a tracker. Any method may raise any error of the tracker's package."""
 
     @abstractmethod
     def open(self, run_id: str, record: Started) -> Mapping[str, float]:
-        """Continues the run with our ``run_id``, or creates it; returns the last STEP and HELD_OUT_STEP."""
+        """Continues or creates the run with our ``run_id``, and returns the last STEP and HELD_OUT_STEP."""
 
     @abstractmethod
     def send(self, figures: Mapping[str, float], step: int) -> None:
@@ -181,19 +181,19 @@ class TrackerThread:
 
     def __init__(self, name: str, tracker: Tracker, run_uri: str) -> None:
         self.failures = 0
-        """Records that were not sent."""
+        """The number of records that were not sent."""
         self._name, self._tracker, self._run_uri = name, tracker, run_uri
         self._queue: queue.Queue[LogRecord | None] = queue.Queue(_QUEUE_LENGTH)
         self._started: Started | None = None
         self._sent: dict[str, float] | None = None
-        """Last step by kind of record; None before the tracker is open."""
+        """Last step by kind of record, or None before the tracker is open."""
         self._status, self._abandoned = "failed", False
         # A daemon: a tracker that hangs does not keep the process alive.
         self._thread = threading.Thread(target=self._work, name=f"tracker-{name}", daemon=True)
         self._thread.start()
 
     def write(self, record: LogRecord) -> None:
-        """Sends a record soon. If too many are waiting, it is lost."""
+        """Queues a record to be sent. Drops it if the queue is full."""
         if isinstance(record, Started | StepRecord | Evaluated | Ended):
             try:
                 self._queue.put_nowait(record)

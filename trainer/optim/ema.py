@@ -20,7 +20,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, steps: int) -> None:
-        """Updates the average with the weights after ``steps`` steps; never waits for the device."""
+        """Updates the average with the weights after ``steps`` steps, without waiting for the device."""
         decay = min(self._decay, (1 + steps) / (10 + steps))
         current = [weight.detach() for _, weight in self._model.named_parameters()]
         torch._foreach_lerp_(list(self._weights.values()), current, 1 - decay)
@@ -28,7 +28,7 @@ class WeightAverage:
     @contextmanager
     @torch.no_grad()
     def in_model(self) -> Iterator[None]:
-        """Swaps the model's weights with the average, and back at the end, without a change of any bit."""
+        """Swaps the model's weights with the average, and back at the end, without changing any bit."""
         self._exchange()
         try:
             yield
@@ -36,7 +36,7 @@ class WeightAverage:
             self._exchange()
 
     def _exchange(self) -> None:
-        # In place and one by one: optimizer and kernels hold these tensors, and memory holds one copy more.
+        # In place, because optimizer and kernels hold these tensors, and one by one, to need little memory.
         for name, weight in self._model.named_parameters():
             before = weight.detach().clone()
             weight.detach().copy_(self._weights[name])
@@ -57,5 +57,5 @@ class WeightAverage:
             weight.copy_(state[name])
 
     def restart(self) -> None:
-        """Starts again from the model's weights."""
+        """Resets the average to the model's weights."""
         self.load_state_dict({name: weight.detach() for name, weight in self._model.named_parameters()})

@@ -27,7 +27,7 @@ def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, An
 
     ``parts`` is the number of matrices stacked in a parameter (3 for query, key and value). LAMB and Muon
     treat each matrix separately. ``matrix`` is true for the weights of linear layers inside the network,
-    which Muon updates; in its published rule, AdamW updates embeddings and the output layer.
+    which Muon updates. In its published rule, AdamW updates embeddings and the output layer.
     """
     embeddings = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     groups: dict[tuple[bool, bool, int], list[nn.Parameter]] = {}
@@ -128,7 +128,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 
 def skip_step(optimizer: torch.optim.Optimizer, skip: Tensor | None) -> None:
-    """Makes the following steps do nothing if ``skip`` (0-d, on the device) is not 0; None ends that.
+    """Makes the following steps do nothing if ``skip`` (0-d, on the device) is not 0. None undoes that.
 
     It works for every optimizer of this module, through the attribute that gradient scalers use.
     """
@@ -172,7 +172,7 @@ class _DeviceOptimizer(torch.optim.Optimizer):
         return (self.found_inf == 0).float()
 
     def _gradients(self, parameters: list[Tensor]) -> list[Tensor]:
-        """fp32 gradients; all 0 when the step is skipped, because they may not be finite then."""
+        """fp32 gradients, all 0 when the step is skipped, because they may not be finite then."""
         gradients = [parameter.grad.float() for parameter in parameters if parameter.grad is not None]
         if self.found_inf is None:
             return gradients
@@ -200,7 +200,7 @@ class _DeviceOptimizer(torch.optim.Optimizer):
         torch._foreach_add_(first, gradients, alpha=1 - beta1)
         torch._foreach_mul_(second, 1 - (1 - beta2) * keep)
         torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        # All parameters of a group have the same number of steps; at least 1, in case the first was skipped.
+        # All parameters of a group have the same number of steps, at least 1 in case the first was skipped.
         count = steps[0].clamp(min=1)
         correction1, correction2 = 1 - beta1**count, 1 - beta2**count
         denominator = torch._foreach_sqrt(second)
@@ -214,9 +214,9 @@ class _DeviceOptimizer(torch.optim.Optimizer):
 class Lamb(_DeviceOptimizer):
     """LAMB, algorithm 2 of You et al. 2020 (Large Batch Optimization for Deep Learning).
 
-    With bias-corrected m and v: r = m / (sqrt(v) + eps); u = r + weight_decay x;
+    With bias-corrected m and v: r = m / (sqrt(v) + eps), u = r + weight_decay x,
     x <- x - lr |x| / |u| u, with the Euclidean norms of each matrix. The trust ratio |x| / |u| is 1 for
-    biases and norms and where one of the two norms is 0; it is not clipped. Query, key and value matrices
+    biases and norms and where one of the two norms is 0. It is not clipped. Query, key and value matrices
     have a ratio each.
     """
 
@@ -243,7 +243,7 @@ class Lamb(_DeviceOptimizer):
 class Muon(_DeviceOptimizer):
     """Muon (Jordan et al. 2024) for the matrices inside the network, AdamW for everything else.
 
-    b <- 0.95 b + g; u = orthogonalized (g + 0.95 b), by five Newton-Schulz steps;
+    b <- 0.95 b + g, u = orthogonalized (g + 0.95 b), by five Newton-Schulz steps,
     x <- (1 - lr weight_decay) x - lr 0.2 sqrt(max(rows, columns)) u. The root mean square of this update
     is about that of an AdamW step in a long training (Liu et al. 2025), so both share one learning rate.
     It never exceeds 0.2 lr, while AdamW's first steps reach lr: a training of a few hundred steps needs two
@@ -275,7 +275,7 @@ class Muon(_DeviceOptimizer):
 def orthogonalize(matrix: Tensor) -> Tensor:
     """About U V' of ``matrix`` = U S V': moves its singular values to between 0.7 and 1.2.
 
-    Computes in bf16 on CUDA and in the matrix's own dtype elsewhere; a zero matrix stays zero.
+    Computes in bf16 on CUDA and in the matrix's own dtype elsewhere. A zero matrix stays zero.
     """
     a, b, c = _NEWTON_SCHULZ
     wide = matrix.shape[0] > matrix.shape[1]

@@ -41,7 +41,7 @@ class LRSchedule:
     power: float = 1.0
     """Exponent, for polynomial."""
     end: float = 0.0
-    """Factor at the end of the decay; unused by constant."""
+    """Factor at the end of the decay. ``constant`` does not use it."""
 
     def __post_init__(self) -> None:
         used = self.warmup + (self.decay if self.shape in _STABLE else 0)
@@ -51,7 +51,7 @@ class LRSchedule:
             )
 
     def factor(self, step: int) -> float:
-        """The factor in [0, 1] at ``step``; after the last step it stays at its last value."""
+        """The factor in [0, 1] at ``step``. After the last step it stays at its last value."""
         step = min(max(step, 0), self.total - 1)
         if step < self.warmup:
             return (step + 1) / self.warmup

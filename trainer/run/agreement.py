@@ -7,7 +7,7 @@ from trainer.distributed.ranks import Ranks
 
 @dataclass(frozen=True)
 class Agreement:
-    """What one rank knows before a step, or the sum over all ranks.
+    """The facts of one rank before a step, or their sum over all ranks.
 
     Every field is an integer, so one all-reduce of a tensor on the host sums them all.
     """
@@ -19,15 +19,15 @@ class Agreement:
     objective_targets: int = 0
     """Targets of the global batch for the objective that the config adds."""
     stop: int = 0
-    """Ranks that were asked to stop after this step."""
+    """Ranks with a request to stop after this step."""
     save: int = 0
-    """1 when rank 0 wants a checkpoint after this step because of the time."""
+    """1 when, by time, rank 0 is due to save a checkpoint after this step."""
     failed: int = 0
     """Ranks that have failed."""
     committed_step: int = 0
-    """The step of a committed checkpoint that rank 0 announces; 0 for none."""
+    """The step of a committed checkpoint that rank 0 announces, or 0 for none."""
     too_many_skips: int = 0
-    """Ranks that know of too many skipped steps in a row."""
+    """Ranks that have counted too many skipped steps in a row."""
 
     def sum_over(self, ranks: Ranks) -> "Agreement":
         """The sums over all ranks, on every rank. All ranks must call it together."""

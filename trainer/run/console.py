@@ -1,4 +1,4 @@
-"""What a run prints: a line for each record worth one, the plan, and the closing table."""
+"""What a run prints: lines for records of its log, the plan, and the closing table."""
 
 from collections.abc import Callable
 
@@ -15,14 +15,14 @@ PrintLine = Callable[[str], None]
 
 
 class ConsoleLog:
-    """Prints the records of the log as lines for people."""
+    """Prints records of the log as readable lines."""
 
     def __init__(self, print_line: PrintLine) -> None:
         self._print_line = print_line
         self._total_steps = 0
 
     def __call__(self, record: LogRecord) -> None:
-        """Prints a line if the record is worth one."""
+        """Prints a line for the kinds of records that have one."""
         if isinstance(record, StepRecord):
             self._print_line(_step_line(record, self._total_steps))
         elif isinstance(record, Started):

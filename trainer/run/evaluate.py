@@ -97,7 +97,7 @@ def _micro_batch_bounds(lengths: npt.NDArray[np.int64], budget: int) -> list[int
 def evaluate(
     model: BertPretraining, held_out: HeldOut, ranks: Ranks, dtype: torch.dtype = torch.float32
 ) -> dict[str, PretrainingFigures]:
-    """As `evaluate_until`, to the end."""
+    """Like `evaluate_until`, without a stop."""
     figures = evaluate_until(model, held_out, ranks, dtype, stop=lambda: False)
     assert figures is not None  # noqa: S101 - nothing stops it
     return figures
@@ -106,7 +106,7 @@ def evaluate(
 def evaluate_until(
     model: BertPretraining, held_out: HeldOut, ranks: Ranks, dtype: torch.dtype, *, stop: Callable[[], bool]
 ) -> dict[str, PretrainingFigures] | None:
-    """Figures for "all" and for each language that has rows; the same on every rank.
+    """Figures for "all" and for each language that has rows, the same on every rank.
 
     The model is on the ranks' device and computes in ``dtype`` under autocast. Every rank makes the same
     collective calls, whatever share of the rows it has. None as soon as ``stop`` is true on one of them.
@@ -119,7 +119,7 @@ def evaluate_until(
     try:
         for first in range(0, len(held_out), ranks.world_size):
             share.add(first + ranks.rank)
-            # Each of these sums is a fraction of the time of a micro-batch.
+            # Each of these sums takes a fraction of the time of a micro-batch.
             failed, stopped = ranks.sum_on_host([int(share.error is not None), int(stop())])
             if failed:
                 break

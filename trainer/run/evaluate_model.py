@@ -55,7 +55,7 @@ def evaluate_on(
     micro_batch_tokens: int = _MICRO_BATCH_TOKENS,
     ranks: Ranks | None = None,
 ) -> dict[str, PretrainingFigures]:
-    """As `evaluate_model`, for a model in memory, which moves to the ranks' device."""
+    """Like `evaluate_model`, for a model in memory, which moves to the ranks' device."""
     ranks = ranks or single_rank()
     device = ranks.device
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

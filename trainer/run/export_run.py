@@ -13,13 +13,13 @@ from trainer.run.evaluate_model import evaluate_on
 def export_run(
     run_uri: str, output: str, evaluate_rows: int = 0, family: Family | None = None, *, ema: bool = False
 ) -> int:
-    """Writes the newest verified checkpoint of a run, or one checkpoint, to ``output``; returns its step.
+    """Writes the newest verified checkpoint of a run, or one checkpoint, to ``output`` and returns its step.
 
     The model card has metrics of ``evaluate_rows`` held-out rows, or none if it is 0. ``family`` asks for
     an architecture of transformers, ``ema`` for the moving average of the weights. Only the metrics, and
     checkpoints of older versions, which have no tokenizer, need the corpus of the run. Raises ConfigError
-    when the model is not of that family, CheckpointError when there is no checkpoint, or when the needed
-    corpus has changed since; CorpusError.
+    when the model is not of that family, CheckpointError when there is no checkpoint or the needed corpus has
+    changed since, CorpusError.
     """
     saved = load_model(run_uri, ema=ema)
     if saved.step is None or saved.run is None:

@@ -1,7 +1,7 @@
 """What all ranks must have in common before they train together: config, corpus, code, libraries.
 
-A rank with another config or another copy of the corpus would train along without an error, because the
-gradients have the same shapes. So the ranks compare what they have at every start, and after every restart.
+A rank with another config or another copy of the corpus would train without an error, because the gradients
+have the same shapes. The ranks therefore compare what they have at every start and restart.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ _HOST = "host"
 def open_common_corpus(config: TrainConfig, ranks: Ranks) -> Corpus:
     """The corpus, after the ranks have found config, code, libraries and corpus to be the same.
 
-    Raises ConfigError on all ranks, with the first rank and field that differ; CorpusError.
+    Raises ConfigError on all ranks, with the first rank and field that differ, and CorpusError.
     """
     compare_ranks(
         {
@@ -65,7 +65,7 @@ def open_common_corpus(config: TrainConfig, ranks: Ranks) -> Corpus:
 
 
 def compare_ranks(facts: Mapping[str, JsonValue], ranks: Ranks) -> None:
-    """Compares what all ranks have; they call it together.
+    """Compares what all ranks have. All ranks must call it together.
 
     Raises ConfigError on all of them, with the first rank and the first fact that differs from rank 0.
     """

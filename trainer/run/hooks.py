@@ -23,9 +23,9 @@ class Hooks:
     """The callbacks of a launcher."""
 
     stop_requested: Callable[[], bool] = _never
-    """Called before every step; true when this process should stop after the step."""
+    """Called before every step. True when this process should stop after the step."""
     node_leaving: Callable[[], bool] = _never
-    """Called by all ranks together, every ``logging.every_steps`` steps; true when a node will leave."""
+    """Called by all ranks together, every ``logging.every_steps`` steps. True when a node will leave."""
     on_record: Callable[[LogRecord], None] | None = None
     """Gets every record of the log of rank 0."""
     on_commit: Callable[[str, int], None] | None = None
@@ -35,7 +35,7 @@ class Hooks:
     seconds, some are left out. The last one always comes.
     """
     interruptible: Callable[[], AbstractContextManager[None]] = nullcontext
-    """Encloses work that a request to stop may break off, because there is nothing to save yet."""
+    """Encloses work that a stop request may interrupt, because there is nothing to save yet."""
     job: str | None = None
     """Identifies the job whose restarts replace its own earlier attempts at the run."""
     free_attempt: int | None = None
@@ -56,7 +56,7 @@ class CommitAnnouncer:
         self._announced, self._announced_at = 0, float("-inf")
 
     def pending_step(self) -> int:
-        """On rank 0 the step of a commit that should be announced now; 0 if there is none."""
+        """On rank 0 the step of a commit that should be announced now, or 0 if there is none."""
         if self._store is None or self._on_commit is None:
             return 0
         newest = self._store.newest_committed
@@ -66,12 +66,12 @@ class CommitAnnouncer:
         return newest.step
 
     def announce_step(self, step: int) -> None:
-        """Announces the ``pending_step`` that rank 0 shared; all ranks together. 0 does nothing."""
+        """Announces the ``pending_step`` that rank 0 shared (0: nothing). All ranks must call it together."""
         if step:
             self.announce(storage.join(self._root, folder_name(step, self._suffix)), step)
 
     def announce(self, uri: str | None, step: int) -> None:
-        """Announces a checkpoint, unless it was the last one announced; all ranks together."""
+        """Announces a checkpoint, unless it was the last one announced. All ranks must call it together."""
         if self._on_commit is not None and uri is not None and step != self._announced:
             self._announced, self._announced_at = step, time.monotonic()
             self._on_commit(uri, step)

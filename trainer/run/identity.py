@@ -28,7 +28,7 @@ _FORMER: Identity = {"distillation.soft_tokens": "masked"}
 def identity_of(config: TrainConfig, corpus_sha256: str, digests: Mapping[str, str]) -> Identity:
     """Dotted field -> value, of every field that a resume may not change.
 
-    What comes from outside the config counts by its content, wherever it lies: the corpus by the SHA-256
+    Anything from outside the config counts by its content and not by its place: the corpus by the SHA-256
     of its manifest, and ``digests`` of the start weights, the teacher and the source of an objective.
     """
     identity: Identity = dict(_fields(config, config.model_dump(mode="json"), ""))
@@ -41,9 +41,9 @@ def accepted_changes(
 ) -> list[str]:
     """The differences between two identities, each as "field: was X, is Y".
 
-    A field that an older version of bertmill did not have counts as having had its default, or what that
-    version computed. Raises
-    ConfigError that lists the differences which ``accepted`` (fields or sections) does not cover.
+    A field that an older version of bertmill did not have counts with its default, or with what that version
+    computed. Raises ConfigError that lists the differences which ``accepted`` (fields or sections) does not
+    cover.
     """
     former = {name: value for name, value in {**defaults, **_FORMER}.items() if name in now}
     before = {**former, **_upgraded(before, now)}
@@ -76,7 +76,7 @@ def field_defaults(config: TrainConfig) -> Identity:
 
 
 def _fields(model: BaseModel, dumped: Any, prefix: str) -> Iterator[tuple[str, JsonValue]]:
-    """The fields of ``model`` and its sections that may not change; ``dumped`` is the model as JSON."""
+    """The fields of ``model`` and its sections that may not change. ``dumped`` is the model as JSON."""
     for name, info in type(model).model_fields.items():
         value = getattr(model, name)
         if may_change(info):

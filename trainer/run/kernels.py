@@ -1,4 +1,4 @@
-"""Which kernels a run uses: decided by the config, tried on every rank's device, and the same on all ranks.
+"""Chooses the kernels of a run: by the config, after a trial on every rank's device, the same on all ranks.
 
 The choice of matrix product algorithms is kept in the run's folder (``kernels.json``), so that a resumed run
 computes the same bits as one that never stopped.

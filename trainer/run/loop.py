@@ -83,9 +83,9 @@ class Outcome:
 
 
 def train(config: TrainConfig, ranks: Ranks, hooks: Hooks | None = None) -> Outcome:
-    """Trains until the last planned step or a signal; resumes from the run's newest verified checkpoint.
+    """Trains until the last planned step or a signal. Resumes from the run's newest verified checkpoint.
 
-    Raises ConfigError, CorpusError, CheckpointError, StorageError; on all ranks when one fails.
+    Raises ConfigError, CorpusError, CheckpointError or StorageError on all ranks when one fails.
     """
     hooks = hooks or Hooks()
     with ExitStack() as cleanup:
@@ -134,7 +134,7 @@ class Trainer:
             self.data.plan.leave_out((skip.step, skip.batches) for skip in self.position.skips)
 
     def _check_before_claim(self, store: CheckpointStore | None, kernel: Kernel) -> None:
-        """Everything that can refuse this start, because a claim ends the attempt before it."""
+        """Makes every check that can refuse this start, because a claim ends the attempt before it."""
         config, ranks, network = self.config, self.ranks, self.network
         facts = {
             "kernel": kernel.name,
@@ -217,7 +217,7 @@ class Trainer:
         )
 
     def _noted_step(self) -> bool:
-        """As `step`; an error carries the number of the step as a note."""
+        """Like `step`, but adds the number of the step to an error as a note."""
         number = self.position.step + 1
         try:
             return self.step()
@@ -226,7 +226,7 @@ class Trainer:
             raise
 
     def step(self) -> bool:
-        """Does one optimizer step; true when the ranks agreed to stop after it."""
+        """Does one optimizer step. Returns true when the ranks agreed to stop after it."""
         self.profiler.start_step(self.position.step + 1)
         batches = self._read()
         self.start_times.mark("seek")
@@ -289,7 +289,7 @@ class Trainer:
         return agreed
 
     def _set_aside(self, error: BertmillError | None) -> BertmillError | None:
-        """Keeps the state of a run that has a new owner, and says where; other errors stay as they are."""
+        """Keeps the state of a run that has a new owner, and names its place. Other errors stay unchanged."""
         store, step = self.saver.store, self.position.step
         newest = store.newest_committed if store else None
         if store is None or not isinstance(error, FencedError):
@@ -324,7 +324,7 @@ class Trainer:
     def _evaluate(self, plan: StepPlan) -> bool:
         """Measures held-out sequences of the length in training, when it is due.
 
-        False when a rank was asked to stop meanwhile, which ends the measurement on all ranks.
+        Returns false when a stop request on any rank has ended the measurement on all ranks.
         """
         settings = self.config.evaluation
         if settings is None or not (self.finished or self.position.step % settings.every_steps == 0):
@@ -349,7 +349,7 @@ class Trainer:
             self.log.write(Profiled(step=self.position.step, trace=trace))
 
     def _follow(self, add: Callable[..., Trend], **facts: float) -> None:
-        """Adds a fact to the trend of the losses; warns of a rise that lasts, or raises on all ranks."""
+        """Updates the trend of the losses. Warns of a lasting rise, or raises on all ranks."""
         alarm, before = self.config.stability.alarm, self.position.trend
         self.position.trend = add(before, alarm, **facts)
         text = problem(self.position.trend, alarm)

@@ -1,8 +1,8 @@
 """Micro-batches that fit into the memory of every rank: halved after an out-of-memory error.
 
 Before the first step of a phase each rank tries its largest micro-batch, forward and backward, without any
-collective call, and then the ranks agree. So no rank waits in a sum of gradients for one that ran out of
-memory. The global batch stays as it is, with more micro-batches. Their gradients are summed in another
+collective call, and then the ranks agree. No rank therefore waits in a sum of gradients for one that ran out
+of memory. The global batch stays as it is, with more micro-batches. Their gradients are summed in another
 order, so last bits may differ from those of a run with larger ones. Checkpoints keep the size that was found,
 so a resume has equal bits.
 """
@@ -41,7 +41,7 @@ class MemoryFit:
     def fitting(self, batches: StepBatches, targets: Tensor, update: Update) -> StepBatches:
         """``batches`` in micro-batches that fit, tried on all ranks before the first step of a phase.
 
-        Raises ConfigError when not even one sequence fits; CorpusError on all ranks.
+        Raises ConfigError when not even one sequence fits, CorpusError on all ranks.
         """
         phase = batches.plan.phase
         if not self._tries or phase in self._tried:
@@ -78,9 +78,9 @@ class MemoryFit:
             return self._reader.read(plan.step)
 
     def after_error(self, batches: StepBatches, error: torch.OutOfMemoryError) -> StepBatches:
-        """Smaller micro-batches for a step that ran out of memory, which only a single rank can repeat.
+        """Smaller micro-batches for a step that ran out of memory, if the run has one rank.
 
-        With several ranks the others are already in a sum of gradients. Raises BertmillError then.
+        Raises BertmillError with several ranks, because the others are already in a sum of gradients.
         """
         plan = batches.plan
         if self._ranks.world_size > 1:

@@ -17,7 +17,7 @@ from trainer.run.resume import Source
 
 @contextmanager
 def shared_checkpoint(source: Source, ranks: Ranks) -> Iterator[LoadedCheckpoint | None]:
-    """Yields the verified checkpoint, whose files are on this machine; None for a new run.
+    """Yields the verified checkpoint, whose files are on this machine, or None for a new run.
 
     All ranks must enter it at the same point, and leave it only when all of them have loaded the files, as
     ``ranks.together()`` inside does. Raises CheckpointError, StorageError on all ranks.
@@ -34,7 +34,7 @@ def shared_checkpoint(source: Source, ranks: Ranks) -> Iterator[LoadedCheckpoint
                 checkpoint.verify()
         folder = ranks.gather(str(checkpoint.folder))[leader]
         with ranks.together():
-            # A container may have the host's name and not its files.
+            # A container may have the host's name but not its files.
             if leader != ranks.rank and Path(folder).is_dir():
                 checkpoint.use_verified(Path(folder))
         yield checkpoint
@@ -49,7 +49,7 @@ def machine() -> str:
 
 
 def leader_of(machines: Sequence[str], rank: int) -> int:
-    """The lowest rank on the machine of ``rank``; ``machines`` has the machine of each rank.
+    """The lowest rank on the machine of ``rank``. ``machines`` has the machine of each rank.
 
     >>> [leader_of(["a", "a", "b", "b"], rank) for rank in range(4)]
     [0, 0, 2, 2]

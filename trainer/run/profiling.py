@@ -33,11 +33,11 @@ class ProfileWindow:
             self._profiler.start()
 
     def end_step(self) -> str | None:
-        """Call after the step; the URI of the trace if the window ends with it."""
+        """Call after the step. Returns the URI of the trace if the window ends with this step."""
         return self.close() if self._profiler is not None and self._step >= self._last else None
 
     def close(self) -> str | None:
-        """Stores the trace of a window that has begun, even if its last step has not come."""
+        """Stores the trace of a window that has started, even if its last step is missing."""
         if self._profiler is None:
             return None
         profiler, self._profiler = self._profiler, None

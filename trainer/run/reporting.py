@@ -36,7 +36,7 @@ _LEAST_LABEL_SHARE = 0.05
 
 @dataclass(frozen=True)
 class _StepOutcome:
-    """What happened to one step; ``skipped`` is read only when the log is written."""
+    """What happened to one step. ``skipped`` is read only when the log is written."""
 
     step: int
     row_ids: list[int]
@@ -88,7 +88,7 @@ class Reporter:
         )
 
     def count_step(self, batches: StepBatches, statistics: Tensor, norm: Tensor, skipped: Tensor) -> None:
-        """Adds a step to the figures; never waits for the device."""
+        """Adds a step to the figures, without waiting for the device."""
         meter, plan = self.meter, batches.plan
         meter.statistics += torch.where(skipped, torch.zeros_like(statistics), statistics)
         meter.steps += 1
@@ -101,7 +101,7 @@ class Reporter:
             self._log.write(Samples(step=plan.step, epoch=batches.epoch, row_ids=row_ids))
 
     def write_figures(self, position: Position, batches: StepBatches, lr: float) -> StepRecord:
-        """Writes the figures since the last call; the only place where the loop waits for the device.
+        """Writes the figures since the last call. This is the only place where the loop waits for the device.
 
         Raises BertmillError when too many steps in a row were skipped.
         """
@@ -138,7 +138,7 @@ class Reporter:
         return record
 
     def _mfu(self, masked_tokens: int) -> float | None:
-        """Model FLOP/s utilization: the share of the devices' peak FLOP/s in use; None if it is unknown."""
+        """Model FLOP/s utilization: the used share of the devices' peak FLOP/s, or None if it is unknown."""
         peak = peak_flops(self._ranks.device, self._network.precision)
         if peak is None:
             return None

@@ -34,14 +34,14 @@ class Attempt:
     folder_suffix: str
     """How the names of the attempt's checkpoint folders end."""
     store: CheckpointStore | None
-    """Of rank 0; None on other ranks."""
+    """The store of rank 0, or None on other ranks."""
     checkpoint_uri: str | None
-    """The checkpoint to resume from; None for a new run."""
+    """The checkpoint to resume from, or None for a new run."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """The checkpoint that a start found; it need not stay the newest one until the run is claimed."""
+    """The checkpoint that a start found. A newer one may be committed before the run is claimed."""
 
     uri: str | None
     """None for a new run."""
@@ -54,7 +54,7 @@ class Source:
 def open_store(config: TrainConfig, ranks: Ranks, hooks: Hooks, cleanup: ExitStack) -> CheckpointStore | None:
     """The checkpoints of the run, on rank 0, once no other process owns the run. Changes nothing.
 
-    Raises LeaseHeldError, FencedError on all ranks; see cluster/jobs/lease.py.
+    Raises LeaseHeldError, FencedError on all ranks. See cluster/jobs/lease.py.
     """
     store, error = None, None
     if ranks.rank == 0:
@@ -102,7 +102,7 @@ def _source(store: CheckpointStore, config: TrainConfig) -> Source:
 def claim(
     store: CheckpointStore | None, source: Source, config: TrainConfig, ranks: Ranks
 ) -> tuple[Attempt, Source]:
-    """Takes over the run; the checkpoint to resume from is a newer one if the last owner has saved meanwhile.
+    """Takes over the run, with a newer checkpoint than ``source`` if the last owner has saved one since.
 
     Raises CheckpointError, StorageError on all ranks.
     """
@@ -129,7 +129,7 @@ def _close_store(store: CheckpointStore) -> None:
 
 
 def _newest_checkpoint(store: CheckpointStore, *, restart: bool) -> LoadedCheckpoint | None:
-    """The newest verified checkpoint; None for a new run.
+    """The newest verified checkpoint, or None for a new run.
 
     Raises CheckpointError when there are checkpoints but none verifies, unless ``restart``.
     """
@@ -228,7 +228,7 @@ def _load_into(network: Network, guard: SpikeGuard, checkpoint: LoadedCheckpoint
         if network.average is not None and state.ema:
             network.average.load_state_dict(state.ema)
         elif network.average is not None:
-            # The config has added it, which run.accept_changes allowed.
+            # The average is new in the config, as run.accept_changes allows.
             network.average.restart()
         guard.load(state.run.spike_guard)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:

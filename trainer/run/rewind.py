@@ -1,4 +1,4 @@
-"""Takes a run back to one of its checkpoints, and leaves out the data after it if asked to."""
+"""Takes a run back to one of its checkpoints and, by option, leaves out the data after it."""
 
 import logging
 import time
@@ -16,11 +16,11 @@ logger = logging.getLogger(__name__)
 
 
 def rewind(run_uri: str, step: int, skip_data: int = 0) -> str:
-    """Makes the checkpoint of ``step`` the one that the run resumes from; returns the new folder's URI.
+    """Makes the checkpoint of ``step`` the one that the run resumes from and returns the new folder's URI.
 
     A copy of it, with the state of the optimizer, becomes the newest checkpoint of the run. Later ones stay
-    until the run deletes them as old. ``skip_data`` batches after ``step`` are left out of the training.
-    Raises CheckpointError when there is no intact checkpoint of this step, or when somebody trains the run.
+    until the run deletes them as old. The training leaves out ``skip_data`` batches after ``step``. Raises
+    CheckpointError when there is no intact checkpoint of this step, or when a process is training the run.
     """
     run_uri = run_uri.rstrip("/")
     folder = _folder_of(run_uri, step)
@@ -38,7 +38,7 @@ def _folder_of(run_uri: str, step: int) -> Folder:
         if folder.step == step:
             return folder
     steps = ", ".join(map(str, sorted({folder.step for folder in folders}))) or "none"
-    raise CheckpointError(f"{run_uri}: no checkpoint of step {step}; there are those of steps {steps}")
+    raise CheckpointError(f"{run_uri}: no checkpoint of step {step}; the steps with a checkpoint are {steps}")
 
 
 def _copy(checkpoint: LoadedCheckpoint, lease: RunLease, skip_data: int) -> str:

@@ -11,7 +11,7 @@ from trainer.run.setup import Network
 
 _WHOLE_BYTES = 1_000_000_000
 _WHOLE_RANKS = 16
-"""Up to these, one rank writes a checkpoint within seconds and with one file of each kind."""
+"""Largest checkpoint and number of ranks for which one rank writes all files."""
 
 _SPARE = 1.05
 """Names, headers and the manifest on top of the tensors."""

@@ -21,7 +21,7 @@ class Saver:
     ) -> None:
         self.store: CheckpointStore | None = attempt.store
         self.error: BertmillError | None = None
-        """Why a save failed that must end the run; all ranks learn of it in the next step."""
+        """The error of a failed save that must end the run. All ranks receive it in the next step."""
         self._config = config.checkpoints
         self._ranks, self._attempt = ranks, attempt
         self._writer: CheckpointStore | PartWriter | None = attempt.store
@@ -49,12 +49,12 @@ class Saver:
         return self.store.consecutive_failures if self.store else 0
 
     def due_by_step(self, step: int) -> bool:
-        """Whether ``checkpoints.every_steps`` asks for a checkpoint after ``step`` steps."""
+        """Whether ``checkpoints.every_steps`` requires a checkpoint after ``step`` steps."""
         every = self._config.every_steps
         return every is not None and step % every == 0
 
     def due_by_time(self) -> bool:
-        """On rank 0, whether ``checkpoints.every_seconds`` asks for a checkpoint; false on other ranks."""
+        """Whether ``checkpoints.every_seconds`` requires a checkpoint. Always false on ranks other than 0."""
         every = self._config.every_seconds
         return self.store is not None and every is not None and time.monotonic() - self._saved_at >= every
 
@@ -63,7 +63,7 @@ class Saver:
         self._saved_at = time.monotonic()
 
     def save(self, step: int, state: TrainingState) -> bool:
-        """Starts a save of ``state``, or of this rank's part; false, with ``error`` set, if it cannot."""
+        """Starts a save of ``state``, or of this rank's part. Sets ``error`` and returns false on failure."""
         if self._writer is None:
             return False
         try:
@@ -81,9 +81,9 @@ class Saver:
     def finish(
         self, resumed_step: int, explain: Callable[[BertmillError | None], BertmillError | None]
     ) -> tuple[str | None, int]:
-        """Waits on all ranks for the last save; URI and step of the newest committed checkpoint.
+        """Waits on all ranks for the last save. Returns URI and step of the newest committed checkpoint.
 
-        Raises on all ranks when the last save of one of them failed: the error that ``explain`` makes of it.
+        When the last save of a rank failed, raises the error that ``explain`` returns for it on all ranks.
         """
         newest, step = self._attempt.checkpoint_uri, resumed_step
         if self.store is not None:

@@ -73,7 +73,7 @@ class Network:
     """Moving average of the weights, if the config asks for one."""
 
     def count_objective_targets(self, batches: Sequence[MicroBatch]) -> int:
-        """Targets of the added objective in ``batches``, which are in host memory; 0 without an objective."""
+        """Targets of the added objective in ``batches``, which are in host memory. 0 without an objective."""
         objective = self.objective
         return 0 if objective is None else sum(int(objective.count_targets(b).sum()) for b in batches)
 
@@ -100,7 +100,7 @@ def plan_of(config: TrainConfig, corpus: Corpus) -> TrainingPlan:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What a run consists of, as far as the config and the corpus manifest say."""
+    """The parts of a run that follow from the config and the corpus manifest."""
 
     corpus: Corpus
     model: ModelConfig
@@ -120,7 +120,7 @@ def preflight(config: TrainConfig) -> RunPlan:
 def open_data(
     config: TrainConfig, ranks: Ranks, cleanup: ExitStack, kernel: Kernel | None = None
 ) -> TrainingData:
-    """The data of this rank; ``cleanup`` ends its threads. Raises ConfigError, CorpusError on all ranks.
+    """The data of this rank. ``cleanup`` ends its threads. Raises ConfigError, CorpusError on all ranks.
 
     ``kernel`` is what the network runs with, by default the planned one.
     """
@@ -221,7 +221,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
 
 
 def load_start_weights(config: TrainConfig, corpus: Corpus, network: Network) -> None:
-    """Reads the weights that a new run starts from, if the config names some. Raises ConfigError."""
+    """Reads the weights that a new run starts from, if the config names a model. Raises ConfigError."""
     if config.start_from is not None:
         network.digests[START_DIGEST] = start_from(network.model, config.start_from, corpus)
 
@@ -254,13 +254,13 @@ def _optimizer_of(config: TrainConfig, model: BertPretraining) -> torch.optim.Op
 
 
 def _compile(config: TrainConfig, loss: PretrainingLoss, *, fused: bool) -> None:
-    """Compiles ``loss``, of a fused encoder only what follows it (a distillation's runs uncompiled then).
+    """Compiles ``loss``. With a fused encoder, only what follows it (with distillation, nothing).
 
     With fixed shapes every sequence length gets its own graph: by default, torch compiles the second
     length for shapes of any size, which is slower.
     """
-    # Beyond its limit, torch runs what it cannot compile again uncompiled. Each length and each of a
-    # few mask rates has a shape of its own.
+    # Beyond this limit, torch runs further shapes uncompiled. Each length and each of a few mask rates
+    # has its own shape.
     torch._dynamo.config.recompile_limit = 64
     fixed = config.data.fixed_shapes is not False
     dynamic = False if fixed else None

@@ -6,9 +6,9 @@ counts as at least half of the mean, so that a rise after a calm stretch is not 
 a spike before MIN_HISTORY norms are known. A skipped norm enters the history as the limit that it exceeded,
 so one spike moves the limit little.
 
-A skip changes the batch but not the weights. When the next norms are as high, the rise comes from the
-weights, and further skips cannot end it. So the limit doubles with each skip in a row: a lasting rise to R
-times the limit skips at most 1 + log2(R) steps in a row, for any window.
+A skip changes the batch but not the weights. If the next norms are equally high, the rise comes from the
+weights, and further skips cannot end it. The limit therefore doubles with each skip in a row: a lasting rise
+to R times the limit skips at most 1 + log2(R) steps in a row, for any window.
 """
 
 from collections.abc import Callable, Iterable
@@ -51,7 +51,7 @@ class SpikeGuard:
         return self.consecutive_skips >= self._max_skipped
 
     def limit(self) -> Tensor:
-        """The largest norm that is not a spike, 0-d; infinite while the history is too short."""
+        """The largest norm that is not a spike, 0-d, infinite while the history is too short."""
         infinite = torch.full_like(self._norms[0], torch.inf)
         if self._sigma is None:
             return infinite
@@ -68,7 +68,7 @@ class SpikeGuard:
         return ~torch.isfinite(norm) | (norm > self.limit()) | self.too_many
 
     def record(self, norm: Tensor, skip: Tensor) -> None:
-        """Adds a step with this norm to the history; ``skip`` says whether it was skipped."""
+        """Adds a step with this norm, and whether it was skipped, to the history."""
         entry = torch.where(torch.isnan(norm), torch.inf, norm).minimum(self.limit())
         slot = torch.arange(self._window, device=norm.device) == self._seen % self._window
         use = torch.isfinite(entry)
@@ -78,7 +78,7 @@ class SpikeGuard:
         self.consecutive_skips = torch.where(skip, self.consecutive_skips + 1, 0)
 
     def forget(self) -> None:
-        """Clears the history: norms at one length or batch size say nothing about those at another."""
+        """Clears the history, because norms at another length or batch size are not comparable."""
         self._seen = torch.zeros_like(self._seen)
 
     def state(self) -> SpikeGuardState:
@@ -91,7 +91,7 @@ class SpikeGuard:
         )
 
     def load(self, state: SpikeGuardState) -> None:
-        """Restores ``state``; the history stays empty if the window has another length."""
+        """Restores ``state``. The history stays empty if the window has another length."""
         device = self._norms.device
         if len(state.norms) == self._window:
             self._norms = torch.tensor(state.norms, device=device)
@@ -99,7 +99,7 @@ class SpikeGuard:
         self.skipped = torch.tensor(state.skipped, dtype=torch.int64, device=device)
         skips = state.consecutive_skips
         if self._max_skipped is not None and skips >= self._max_skipped:
-            # The run was ended for it. Whoever starts it again has a reason to.
+            # The last attempt ended for too many skips. A restart gets the full number again.
             skips = 0
         self.consecutive_skips = torch.tensor(skips, dtype=torch.int64, device=device)
 
@@ -114,7 +114,7 @@ class DelayedFlag:
         self._seen = False
 
     def post(self, flag: Tensor) -> None:
-        """Starts to copy ``flag`` (0-d) to the host, unless the last copy is still under way."""
+        """Starts to copy ``flag`` (0-d) to the host, unless the last copy is still in progress."""
         if not self._on_gpu:
             self._seen = bool(flag)
         elif self._copied is None or self._copied.query():

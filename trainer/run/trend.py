@@ -1,9 +1,9 @@
-"""Follows the losses of a run: which checkpoints are worth keeping, and when a rise lasts.
+"""Follows the losses of a run: which checkpoints to keep, and when a rise lasts.
 
 A line of the log has the mean loss of its steps, the same on every rank. The lowest mean of some lines in a
-row is the level that the run has reached. A rise lasts when as many lines in a row all lie clearly above it:
-a single spike, however high, does not count. Each phase starts over, because other sequence lengths have
-other losses. A checkpoint is good if the loss was not above that level when it was saved.
+row is the level that the run has reached. A rise lasts when the same number of lines in a row are all clearly
+above that level. A single spike of any height does not count. Each phase starts over, because other sequence
+lengths have other losses. A checkpoint is good if the loss was not above that level when it was saved.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from trainer.config import Alarm
 
 _WORSE_MEASUREMENTS = 2
 _STILL_GOOD = 0.5
-"""A checkpoint is good while the loss lies less than this part of the alarming rise above its level."""
+"""A checkpoint is good if the loss is above its level by less than this share of the alarm's rise."""
 
 
 def add_line(trend: Trend, alarm: Alarm, *, step: int, phase: int, loss: float) -> Trend:
@@ -46,7 +46,7 @@ def add_save(trend: Trend, alarm: Alarm, step: int) -> Trend:
 
 
 def problem(trend: Trend, alarm: Alarm) -> str | None:
-    """What is wrong when a rise lasts; None while all is well."""
+    """The description of a lasting rise, or None without one."""
     if trend.worse >= _WORSE_MEASUREMENTS:
         return (
             f"the held-out loss was {trend.best_held_out:.3f} at step {trend.best_step} and has been more"
@@ -73,7 +73,7 @@ def alarm_error(run_uri: str, trend: Trend, text: str) -> BertmillError:
 
 
 def kept_steps(trend: Trend) -> Iterator[int]:
-    """Steps of the checkpoints that must not be deleted, however many newer ones there are."""
+    """Steps of the checkpoints that must not be deleted for any number of newer ones."""
     for step in (trend.good_step, trend.best_step):
         if step is not None:
             yield step

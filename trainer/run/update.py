@@ -23,10 +23,10 @@ _DROPOUT = key_from_text("trainer.loop", "dropout")
 
 
 class UpdateResult(NamedTuple):
-    """What a step did; tensors stay on the device."""
+    """What a step did. Tensors stay on the device."""
 
     batches: StepBatches
-    """What it trained, in the micro-batches that fit."""
+    """The batches that it trained, in the micro-batches that fit."""
     statistics: Tensor
     """fp32 [languages, len(STATISTICS)] of this rank."""
     norm: Tensor
@@ -53,7 +53,7 @@ class Update:
             self.module = data_parallel(network.loss, config.gradient_exchange)
 
     def fits(self, batch: MicroBatch, targets: Tensor) -> bool:
-        """Whether ``batch`` passes forward and backward beside everything else that a step needs.
+        """Whether ``batch`` fits into memory, forward and backward, with everything else that a step needs.
 
         Makes no collective call and leaves no gradient.
         """
@@ -76,7 +76,7 @@ class Update:
         return not failed
 
     def _clear(self) -> None:
-        """Drops gradients; after an error, memory that the allocator keeps."""
+        """Drops gradients and, after an error, the memory that the allocator keeps."""
         self._network.optimizer.zero_grad(set_to_none=True)
         if self._ranks.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -125,7 +125,7 @@ class Update:
         return UpdateResult(batches, statistics, norm, skip)
 
     def gradients(self, batches: StepBatches, targets: Tensor) -> Tensor:
-        """Puts the gradient of the global batch into the parameters; returns the statistics of this rank."""
+        """Computes the gradient of the global batch in the parameters, and returns this rank's statistics."""
         device, last = self._ranks.device, len(batches.micro_batches) - 1
         statistics = torch.zeros(self._network.loss.languages, len(STATISTICS), device=device)
         for number, micro_batch in enumerate(batches.micro_batches):
@@ -135,11 +135,11 @@ class Update:
         return statistics
 
     def _backward(self, micro_batch: MicroBatch, targets: Tensor) -> Tensor:
-        """Adds the gradient of a micro-batch; returns its statistics."""
+        """Adds the gradient of a micro-batch and returns its statistics."""
         device = self._ranks.device
         bf16 = self._network.precision == torch.bfloat16
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             sums: LossSums = self.module(micro_batch.to(device, non_blocking=True), targets)
-        # DistributedDataParallel takes the mean over ranks; the loss is a sum over them.
+        # DistributedDataParallel takes the mean over ranks. The loss is a sum over them.
         (sums.loss * self._ranks.world_size).backward()
         return sums.statistics

@@ -167,7 +167,9 @@ def test_a_rewound_run_has_the_state_of_the_step(run: str) -> None:
         state = found.load()
         assert state.run.position.step == 4
         assert all(torch.isfinite(tensor).all() for tensor in state.model.values())
-    with pytest.raises(CheckpointError, match="no checkpoint of step 5; there are those of steps 2, 4, 6"):
+    with pytest.raises(
+        CheckpointError, match="no checkpoint of step 5; the steps with a checkpoint are 2, 4, 6"
+    ):
         rewind(run, 5)
 
 

@@ -17,7 +17,7 @@ def text_of(value: object, origin: str, column: Column | None) -> str:
 
 
 def spelling_of(value: object) -> str:
-    """A label as text: 1, 1.0 and "1" are one label, true and "true" another; "" for a missing one."""
+    """A label as text, "" for a missing one. 1, 1.0 and "1" are one label, true and "true" another."""
     if value is None or value != value:  # noqa: PLR0124 - NaN
         return ""
     if isinstance(value, bool):
@@ -30,7 +30,7 @@ def spelling_of(value: object) -> str:
 def place_of(uri: str, names: list[str], column: Column | None) -> int | None:
     """The place of ``column``, a number, a name, or the first of several names that the table has.
 
-    None stands for no column. Raises InputError for a name that is not there or that is there twice.
+    None stands for no column. Raises InputError for a name that is missing or duplicate.
     """
     if column is None or isinstance(column, int):
         return column
@@ -40,12 +40,12 @@ def place_of(uri: str, names: list[str], column: Column | None) -> int | None:
         listed = " or ".join(candidates)
         raise InputError(f"{uri}:1: no column {listed!r}; the columns are {', '.join(names)}")
     if names.count(found[0]) > 1:
-        raise InputError(f"{uri}:1: column {found[0]!r} is there {names.count(found[0])} times")
+        raise InputError(f"{uri}:1: column {found[0]!r} occurs {names.count(found[0])} times")
     return names.index(found[0])
 
 
 def structure_of(text: str) -> Any:
-    """A list or mapping in JSON, or as Python (and pandas) writes it; the text itself if it is neither."""
+    """A list or mapping in JSON, or as Python (and pandas) writes it, or the text itself if it is neither."""
     for parse in (parse_json, ast.literal_eval):
         with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
             return parse(text)
@@ -53,7 +53,7 @@ def structure_of(text: str) -> Any:
 
 
 def list_of(value: Any, origin: str, column: Column | None) -> list[Any]:
-    """A list in a cell; in text it is JSON, a list of Python (as pandas writes it), or split at spaces."""
+    """A list in a cell. In text it is JSON, a list of Python (as pandas writes it), or split at spaces."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         value = structure_of(value)
         if isinstance(value, str):

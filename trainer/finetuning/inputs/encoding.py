@@ -16,9 +16,9 @@ from trainer.model.microbatch import MicroBatch
 class Encoded:
     """One input of the model, and its targets.
 
-    ``targets`` are, for a sequence head, the class or the number; for a token head, (token, tag) pairs in a
-    flat tuple; for a span head, the first and last token of the answer, or (0, 0), the [CLS], if the answer
-    is not in this window.
+    ``targets`` of a sequence head are the class or the number. Those of a token head are (token, tag) pairs
+    in a flat tuple. Those of a span head are the first and last token of the answer, or (0, 0), the [CLS], if
+    the answer is not in this window.
     """
 
     ids: list[int]
@@ -27,7 +27,7 @@ class Encoded:
     example: int
     """Index of its example."""
     offsets: tuple[tuple[int, int], ...] = ()
-    """For span heads: the range of characters in the context of each token; (-1, -1) outside the context."""
+    """For span heads: the range of characters of each token in the context, or (-1, -1) outside of it."""
     words: tuple[int, ...] = ()
     """For token heads: the word of each target."""
 
@@ -35,7 +35,7 @@ class Encoded:
 def encode_texts(
     tokenizer: Tokenizer, examples: Sequence[TextExample], targets: Sequence[float], max_length: int
 ) -> list[Encoded]:
-    """Sentences and pairs; truncation shortens the longer of the two."""
+    """Sentences and pairs. Truncation shortens the longer of the two."""
     tokenizer.enable_truncation(max_length, strategy="longest_first")
     texts = [example.text if example.pair is None else (example.text, example.pair) for example in examples]
     encodings = tokenizer.encode_batch(texts)
@@ -48,7 +48,7 @@ def encode_texts(
 def encode_tagged(
     tokenizer: Tokenizer, examples: Sequence[TaggedExample], tags: Sequence[str], max_length: int
 ) -> list[Encoded]:
-    """Sentences of words; as in BERT, a word's tag is the target of its first subword.
+    """Sentences of words. As in BERT, a word's tag is the target of its first subword.
 
     Words beyond the length, and words without a subword, get no target.
     """
@@ -79,7 +79,7 @@ def first_subwords(encoding: Encoding) -> list[tuple[int, int]]:
 def encode_questions(
     tokenizer: Tokenizer, examples: Sequence[QuestionExample], max_length: int, stride: int
 ) -> list[Encoded]:
-    """Questions with overlapping windows of their contexts; ``stride`` is the overlap in tokens.
+    """Questions with overlapping windows of their contexts. ``stride`` is the overlap in tokens.
 
     Raises InputError for a question that leaves no room for its context.
     """

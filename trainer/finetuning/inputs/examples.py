@@ -9,7 +9,7 @@ Column = int | str | list[str]
 
 @dataclass(frozen=True)
 class TextExample:
-    """A sentence or a pair with a label; for regression, the label is a number as text."""
+    """A sentence or a pair with a label. For regression, the label is a number as text."""
 
     text: str
     pair: str | None
@@ -31,14 +31,14 @@ class TaggedExample:
 
 @dataclass(frozen=True)
 class QuestionExample:
-    """A question about a context. ``answers`` are texts; empty if the context has no answer."""
+    """A question about a context. ``answers`` are texts, none if the context has no answer."""
 
     key: str
     question: str
     context: str
     answers: tuple[str, ...]
     start: int
-    """Start of the first answer in the context, in characters; -1 without an answer."""
+    """Start of the first answer in the context, in characters, or -1 without an answer."""
     origin: str
 
 

@@ -1,4 +1,4 @@
-"""Refuses labels that a training would take silently and learn nothing from."""
+"""Refuses labels that a training would accept silently and learn nothing from."""
 
 import math
 from collections.abc import Iterable, Sequence

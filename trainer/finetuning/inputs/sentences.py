@@ -11,7 +11,7 @@ from trainer.finetuning.inputs.tables import check_width, open_table
 def read_table(uris: Sequence[str], columns: Columns) -> Iterator[TextExample]:
     """Rows of tables (see trainer/finetuning/inputs/tables.py), with a header when a column is given by name.
 
-    Raises InputError that names file and row for a column that is missing or there twice, a value that is
+    Raises InputError that names file and row for a column that is missing or duplicate, a value that is
     missing, and, unless ``columns`` skips them, a row with too few fields or with more than the header.
     """
     fields_used = (columns.text, columns.pair, columns.label)

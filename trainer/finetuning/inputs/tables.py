@@ -25,7 +25,7 @@ csv.field_size_limit(2**31 - 1)
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file, and the names of their columns; no names if the file has no header."""
+    """The rows of a file, and the names of their columns if the file has a header."""
 
     names: list[str]
     rows: Iterator[tuple[str, list[Any]]]
@@ -33,10 +33,10 @@ class Table:
 
 
 def open_table(uri: str, *, header: bool) -> Table:
-    """The table at ``uri``, whose format its suffix says; a text file without a known suffix is TSV.
+    """The table at ``uri``, whose suffix gives the format. A text file without a known suffix is TSV.
 
     ``header``: the first line of TSV and CSV has the names of the columns. A folder, or
-    ``datasets://OWNER/NAME``, is read by the datasets library; ``?split=S`` (and ``name=CONFIG``,
+    ``datasets://OWNER/NAME``, is read by the datasets library. ``?split=S`` (and ``name=CONFIG``,
     ``revision=COMMIT``) choose a part of it. Raises InputError that names the file and the row.
     """
     if uri.startswith(HUB_SCHEME) or Path(uri.partition("?")[0]).is_dir():
@@ -67,7 +67,7 @@ def check_width(origin: str, fields: list[Any], width: int, *, header: bool) -> 
     """Raises InputError for a row that a tab inside quotes has split, because TSV has no quotes.
 
     With a header that is a row with more values than columns. Without one, a row of another width than the
-    first whose quoted text goes on in the next field.
+    first whose quoted text continues in the next field.
     """
     if header and any(str(value).strip() for value in fields[width:]):
         raise InputError(
@@ -133,7 +133,7 @@ def _json_rows(uri: str) -> Iterator[tuple[str, Any]]:
 
 
 def _json_list(uri: str, text: str) -> list[Any] | None:
-    """The rows of a file that is one JSON value; None for JSON Lines."""
+    """The rows of a file that is one JSON value, or None for JSON Lines."""
     try:
         whole = parse_json(text)
     except ValueError as error:
@@ -151,7 +151,7 @@ def _json_list(uri: str, text: str) -> list[Any] | None:
 
 
 def _records(uri: str, rows: Iterator[tuple[str, Any]]) -> Table:
-    """The table of JSON objects; the first one has the columns."""
+    """The table of JSON objects. The first one has the columns."""
     first = next(rows, None)
     if first is None:
         raise InputError(f"{uri}: contains no example")
@@ -195,7 +195,7 @@ def _parquet(uri: str) -> Table:
 
 
 def _features_of(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """What datasets writes about the columns into the schema of a Parquet file."""
+    """The features of the columns, which datasets writes into the schema of a Parquet file."""
     try:
         features = parse_json(metadata[b"huggingface"])["info"]["features"]
     except (KeyError, TypeError, ValueError):

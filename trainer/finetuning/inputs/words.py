@@ -50,9 +50,9 @@ def read_conll(uris: Sequence[str], word: int, tag: int | None) -> Iterator[Tagg
 
     All tags are O if ``tag`` is None.
 
-    Columns are separated by tabs, or by spaces in a line without tabs; other white space is part of a word.
+    Columns are separated by tabs, or by spaces in a line without tabs. Other white space is part of a word.
     Comments, and the ranges and empty nodes of CoNLL-U (ids like 3-4, 5.1), are skipped. A line that starts
-    with # and has the columns of a word is one. Raises InputError that names file and line.
+    with # and has the columns of a word counts as a word. Raises InputError that names file and line.
     """
     for uri in uris:
         words: list[str] = []

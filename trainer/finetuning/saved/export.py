@@ -45,10 +45,10 @@ def export_task_model(
     scale: tuple[float, float] = (0, 1),
     settings: TaskSettings | None = None,
 ) -> None:
-    """Writes ``model`` into ``output`` with the files of the folder ``tokenizer``; config.json comes last.
+    """Writes ``model`` into ``output`` with the files of the folder ``tokenizer``. config.json comes last.
 
-    ``labels`` are the names of the head's outputs, in order; empty for regression and spans. ``scale`` is
-    the mean and standard deviation of the training labels; the export folds it into a regression head.
+    ``labels`` are the names of the head's outputs, in order, none for regression and spans. ``scale`` is
+    the mean and standard deviation of the training labels. The export folds it into a regression head.
     """
     base, kind = model.base, model.kind
     check_task_export(base.config, model.mix.choice, kind)

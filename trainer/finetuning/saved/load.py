@@ -31,7 +31,7 @@ _DENSE: dict[Family, tuple[str, Activation, str]] = {
 class LoadedTask:
     """A fine-tuned model from a Hugging Face directory, on the CPU.
 
-    ``labels`` are the names of its classes or tags; empty for regression and spans.
+    ``labels`` are the names of its classes or tags, none for regression and spans.
     """
 
     def __init__(self, uri: str) -> None:
@@ -116,7 +116,7 @@ def _load(layer: Any, tensors: Mapping[str, Tensor], name: str, uri: str) -> Non
 
 
 def _labels(config: Mapping[str, Any], rows: int, kind: HeadKind, uri: str) -> list[str]:
-    """Names of the ``rows`` outputs; none for a regression, as transformers calls one output."""
+    """Names of the ``rows`` outputs, none for a regression, which transformers gives one output."""
     problem = config.get("problem_type")
     if problem == "multi_label_classification":
         raise CheckpointError(f"{uri}: problem_type: {problem} is not supported, only one label for a text")

@@ -10,7 +10,7 @@ from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.inputs.examples import Column
 from trainer.recipe_config import Section
 
-# Place of the settings in config.json; transformers keeps this field as it is.
+# Key of the settings in config.json. transformers keeps this field as it is.
 SETTINGS = ("task_specific_params", "bertmill")
 
 
@@ -41,7 +41,7 @@ class TaskSettings(Section):
 
 
 def settings_of(config: Mapping[str, Any], uri: str, positions: int) -> TaskSettings:
-    """The settings in the content of the config.json at ``uri``, of a model with so many ``positions``.
+    """The settings in the content of the config.json at ``uri``, of a model with ``positions`` positions.
 
     A model that was fine-tuned elsewhere has none: it reads up to 512 tokens of the first column. Raises
     CheckpointError.

@@ -32,7 +32,7 @@ Figures = dict[str, float]
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """The examples of one set and their inputs; an example may have several inputs."""
+    """The examples of one set and their inputs. An example may have several inputs."""
 
     examples: Sequence[TextExample | TaggedExample | QuestionExample]
     inputs: list[Encoded]
@@ -44,9 +44,9 @@ class TaskKind(ABC):
     head: HeadKind
     outputs: int
     labels: Sequence[str] = ()
-    """Names of the outputs; empty if they have none."""
+    """Names of the outputs, empty if they have none."""
     scale: tuple[float, float] = (0.0, 1.0)
-    """Mean and standard deviation of the labels; the head learns normalized numbers."""
+    """Mean and standard deviation of the labels. The head learns normalized numbers."""
     no_answer = False
     """spans: whether questions of the training files may have no answer."""
 
@@ -63,7 +63,7 @@ class TaskKind(ABC):
         """The examples of ``files``, encoded. Raises InputError that names file and line."""
 
     def read_test(self, files: Sequence[str], limit: int | None = None) -> dict[str, EncodedSet]:
-        """The parts of a test set that are evaluated separately, by name; "" is the whole set."""
+        """The parts of a test set that are evaluated separately, by name. "" is the whole set."""
         return {"": self.read(files, limit)}
 
     @abstractmethod
@@ -71,12 +71,12 @@ class TaskKind(ABC):
         """The sum of the losses of all targets, from the outputs of the head."""
 
     def weight(self, inputs: Sequence[Encoded]) -> int:
-        """The number of targets; the loss of a batch is the mean over them."""
+        """The number of targets. The loss of a batch is the mean over them."""
         return len(inputs)
 
     @abstractmethod
     def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
-        """The metrics of the task; ``outputs`` are fp32, one for each input, in order."""
+        """The metrics of the task. ``outputs`` are fp32, one for each input, in order."""
 
 
 class _Sentences(TaskKind):
@@ -140,7 +140,7 @@ class Classification(_Sentences):
         return torch.nn.functional.cross_entropy(output.float(), targets, reduction="sum")
 
     def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
-        """See TaskKind; f1 is that of the second class, in sorted order."""
+        """See TaskKind. f1 is that of the second class, in sorted order."""
         expected = np.array([int(encoded.targets[0]) for encoded in data.inputs])
         guessed = torch.stack(list(outputs)).argmax(-1).numpy()
         return {
@@ -221,7 +221,7 @@ class Tokens(TaskKind):
         )
 
     def loss(self, output: Tensor, inputs: Sequence[Encoded]) -> Tensor:
-        """See TaskKind; the targets are the words."""
+        """See TaskKind. The targets are the words."""
         places: list[int] = []
         targets: list[int] = []
         start = 0
@@ -239,7 +239,7 @@ class Tokens(TaskKind):
         return max(sum(len(encoded.targets) // 2 for encoded in inputs), 1)
 
     def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
-        """See TaskKind; truncated words, and words without a subword, count as O."""
+        """See TaskKind. Truncated words, and words without a subword, count as O."""
         expected, guessed = [], []
         for encoded, output in zip(data.inputs, outputs, strict=True):
             example = data.examples[encoded.example]
@@ -280,7 +280,7 @@ class Spans(TaskKind):
         )
 
     def loss(self, output: Tensor, inputs: Sequence[Encoded]) -> Tensor:
-        """See TaskKind; a window's loss is the mean cross-entropy of start and end over its tokens."""
+        """See TaskKind. A window's loss is the mean cross-entropy of start and end over its tokens."""
         losses = []
         windows = torch.split(output, [len(encoded.ids) for encoded in inputs])
         for logits, encoded in zip(windows, inputs, strict=True):

@@ -17,12 +17,12 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def accuracy(expected: Sequence[object], predicted: Sequence[object]) -> float:
-    """Share of equal items; 0 for none."""
+    """Share of equal items, or 0 for none."""
     return sum(e == f for e, f in zip(expected, predicted, strict=True)) / max(len(expected), 1)
 
 
 def matthews(expected: Array, predicted: Array) -> float:
-    """Matthews' correlation of class numbers, for any number of classes (CoLA); 0 where undefined."""
+    """Matthews' correlation of class numbers, for any number of classes (CoLA). 0 where undefined."""
     classes = int(max(np.max(expected), np.max(predicted))) + 1
     table = np.zeros((classes, classes))
     np.add.at(table, (np.asarray(expected, dtype=np.int64), np.asarray(predicted, dtype=np.int64)), 1)
@@ -35,7 +35,7 @@ def matthews(expected: Array, predicted: Array) -> float:
 
 
 def f1(expected: Array, predicted: Array, positive: int = 1) -> float:
-    """F1 of class ``positive`` (MRPC, QQP); 0 without a true positive."""
+    """F1 of class ``positive`` (MRPC, QQP), or 0 without a true positive."""
     hits = int(np.sum((expected == positive) & (predicted == positive)))
     wrong = int(np.sum((expected == positive) != (predicted == positive)))
     return 2 * hits / (2 * hits + wrong) if hits else 0.0
@@ -48,14 +48,14 @@ def macro_f1(expected: Array, predicted: Array) -> float:
 
 
 def pearson(expected: Array, predicted: Array) -> float:
-    """Pearson's correlation; 0 if one side is constant."""
+    """Pearson's correlation, or 0 if one side is constant."""
     x, y = (np.asarray(side, dtype=np.float64) - np.mean(side) for side in (expected, predicted))
     spread = math.sqrt(float((x**2).sum() * (y**2).sum()))
     return float((x * y).sum() / spread) if spread else 0.0
 
 
 def spearman(expected: Array, predicted: Array) -> float:
-    """Spearman's rank correlation; equal numbers share their mean rank."""
+    """Spearman's rank correlation. Equal numbers share their mean rank."""
     return pearson(_ranks(expected), _ranks(predicted))
 
 
@@ -124,7 +124,7 @@ def _stands_alone(character: str) -> bool:
 
 
 def exact_answer(predicted: str, answers: Sequence[str]) -> float:
-    """1 if ``predicted`` equals one of the answers; the empty text means no answer."""
+    """1 if ``predicted`` equals one of the answers. The empty text means no answer."""
     return float(any(answer_words(predicted) == answer_words(answer) for answer in answers or [""]))
 
 

@@ -85,8 +85,8 @@ def test_a_missing_label_is_named_by_its_row(name: str, place: str, tmp_path: Pa
     [
         ("a.csv", 'text,label\n"a" b,1\n', r"a\.csv:2: not CSV: ',' expected after '\"'"),
         ("a.csv", 'text,label\na,1\n"b,1\n', r"a\.csv:3: not CSV: unexpected end of data"),
-        ("a.csv", "text,label,label\na,1,2\n", r"a\.csv:1: column 'label' is there 2 times"),
-        ("a.tsv", "text\ttext\tlabel\na\tb\t1\n", r"a\.tsv:1: column 'text' is there 2 times"),
+        ("a.csv", "text,label,label\na,1,2\n", r"a\.csv:1: column 'label' occurs 2 times"),
+        ("a.tsv", "text\ttext\tlabel\na\tb\t1\n", r"a\.tsv:1: column 'text' occurs 2 times"),
         ("a.csv", "text,label\na\n", r"a\.csv:2: 1 fields are too few"),
         ("a.csv", "", r"a\.csv:1: the file is empty"),
         ("a.tsv", "text\tlabel\na\t \n", r"a\.tsv:2: has no label"),
