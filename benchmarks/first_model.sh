@@ -18,7 +18,7 @@ stage=$1
 shift
 
 text() {
-    python3 -m benchmarks.first_model_text "$1/pretrain/english.jsonl.zst" text
+    python3 -m benchmarks.recipe.first_model_text "$1/pretrain/english.jsonl.zst" text
     mkdir -p eval/sib200
     cp -r "$1/eval/cola" "$1/eval/sst2" eval/
     cp "$1"/eval/sib200/eng_Latn/* eval/sib200/
@@ -88,7 +88,7 @@ tasks() {
         done
     done
     wait
-    python3 -m benchmarks.first_model_results tasks results
+    python3 -m benchmarks.recipe.first_model_results tasks results
 }
 
 case $stage in

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from bertmill.fill_masks import fill_masks
     from bertmill.jobs import BuildResult, build, pretrain
     from schemas.errors import BertmillError
+    from trainer.evaluation.saved_model import evaluate_model
     from trainer.export.load_model import SavedModel, load_model
-    from trainer.run.evaluate_model import evaluate_model
     from trainer.run.export_run import export_run
     from trainer.run.loop import Outcome
 
@@ -49,7 +49,7 @@ _MODULES = {
     "PretrainingCollator": "bertmill.dataset",
     "SavedModel": "trainer.export.load_model",
     "build": "bertmill.jobs",
-    "evaluate_model": "trainer.run.evaluate_model",
+    "evaluate_model": "trainer.evaluation.saved_model",
     "export_run": "trainer.run.export_run",
     "fill_masks": "bertmill.fill_masks",
     "load_corpus": "bertmill.dataset",

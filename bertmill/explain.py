@@ -1,7 +1,7 @@
 """What one transform does to a text: the areas of ``bertmill explain``.
 
 Each area takes a record (a JSON object) and returns the fields of its answer. A field that is missing is a
-KeyError, a wrong one an InputError; `bertmill.cli.explain` turns both into an answer with ``error``.
+KeyError, a wrong one an InputError; `bertmill.cli.corpus.explain` turns both into an answer with ``error``.
 """
 
 from collections import Counter
@@ -29,7 +29,7 @@ from pipeline.wordpiece.tokenization import WordPieceTokenizer
 from pipeline.wordpiece.vocabulary import load_vocabulary
 from schemas.errors import InputError
 from schemas.instance_counts import InstanceCounts
-from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
+from schemas.masking.targets import MaskingRule, MaskingVocabulary, offsets_of
 from schemas.skip_reasons import DUPLICATE
 from schemas.vocabulary import CLS, SEP, SPECIAL_TOKENS, UNK
 

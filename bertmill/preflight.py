@@ -16,9 +16,9 @@ from schemas.errors import BertmillError
 from trainer.config import TrainConfig
 from trainer.model.pretraining import BertPretraining, parameter_count
 from trainer.pretrain import resolve_paths
-from trainer.run.handshake import check_vocabulary
-from trainer.run.room import check_room
-from trainer.run.setup import preflight as plan_run
+from trainer.startup.handshake import check_vocabulary
+from trainer.startup.room import check_room
+from trainer.startup.setup import preflight as plan_run
 
 _STATE_BYTES = 3 * 4
 """Of a parameter in a checkpoint: weight and two moments in fp32."""

@@ -43,7 +43,7 @@ RelativePath = Annotated[str, Field(pattern=r"^(?!/)(?!.*(^|/)\.\.(/|$))[^\\\x00
 
 
 class Shard(Record):
-    """One Parquet file of sequences (columns: schemas.shards.SHARD)."""
+    """One Parquet file of sequences (columns: schemas.columns.shards.SHARD)."""
 
     path: RelativePath
     rows: Count
@@ -83,7 +83,7 @@ class WordListFile(Record):
 
 
 class DocumentFile(Record):
-    """One Parquet file of the kept documents (columns: schemas.published_documents.PUBLISHED_DOCUMENTS)."""
+    """One Parquet file of the kept documents (columns: schemas.columns.published_documents)."""
 
     path: RelativePath
     lang: str

@@ -9,10 +9,10 @@ import pytest
 from tests.selection import WITH_PROCESSES, marks_of
 
 if TYPE_CHECKING:
-    from tests.fault_proxy import FaultProxy
     from tests.infra.job_metrics import SubmittedJobs
-    from tests.ray_cluster import RayCluster
-    from tests.s3_server import S3Server
+    from tests.support.fault_proxy import FaultProxy
+    from tests.support.ray_cluster import RayCluster
+    from tests.support.s3_server import S3Server
 
 # What few tests need is imported where they need it: tests/trainer/kernels/test_gpu.py needs only torch with
 # Triton, numpy, pydantic and pytest.
@@ -85,7 +85,7 @@ sys.addaudithook(guard)
 @pytest.fixture(scope="session")
 def ray_session() -> "Iterator[RayCluster]":
     """A local Ray of four logical CPUs; the driver process is connected to it."""
-    from tests.ray_cluster import local_ray
+    from tests.support.ray_cluster import local_ray
 
     with local_ray() as cluster:
         yield cluster
@@ -102,7 +102,7 @@ def submitted_jobs(tmp_path_factory: pytest.TempPathFactory) -> "SubmittedJobs":
 @pytest.fixture(scope="session")
 def s3_process(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
     """One real S3 server for the whole run; tests that break it must leave it running."""
-    from tests.s3_server import S3Server
+    from tests.support.s3_server import S3Server
 
     server = S3Server(tmp_path_factory.mktemp("s3"))
     server.start()
@@ -122,7 +122,7 @@ def s3_server(s3_process: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Ser
 def proxy(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "Iterator[FaultProxy]":
     """The S3 server behind a proxy that passes everything until a test gives it another plan."""
     from cluster.storage import retries
-    from tests.fault_proxy import FaultProxy, script
+    from tests.support.fault_proxy import FaultProxy, script
 
     with FaultProxy(s3_server.port, script()) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
@@ -133,7 +133,7 @@ def proxy(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "Iterator[F
 @pytest.fixture
 def s3_folder(s3_server: "S3Server", request: pytest.FixtureRequest) -> str:
     """An s3:// folder of this test's own."""
-    from tests.s3_server import BUCKET
+    from tests.support.s3_server import BUCKET
 
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
     return f"s3://{BUCKET}/{name[-120:]}"
@@ -142,7 +142,7 @@ def s3_folder(s3_server: "S3Server", request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="session")
 def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """One Google Cloud Storage emulator for the whole run; its address."""
-    from tests.gs_server import GsServer
+    from tests.support.gs_server import GsServer
 
     server = GsServer(tmp_path_factory.mktemp("gs"))
     server.wait_ready()
@@ -153,7 +153,7 @@ def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def gs_folder(gs_process: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """A gs:// folder of this test's own."""
-    from tests.s3_server import BUCKET
+    from tests.support.s3_server import BUCKET
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_process)
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)

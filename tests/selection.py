@@ -27,7 +27,8 @@ _PROCESSES = {
 WITH_PROCESSES = (*FIXTURES.values(), "process")
 _NUMERIC_NAMES = {"approx", "isclose", "allclose", "assert_close", "assert_allclose"}
 _NUMERIC_PACKAGES = tuple(
-    f"trainer.{name}" for name in ("export", "finetuning", "kernels", "model", "optim", "run")
+    f"trainer.{name}"
+    for name in ("evaluation", "export", "finetuning", "kernels", "model", "optim", "run", "startup")
 )
 
 

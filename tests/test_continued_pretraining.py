@@ -15,9 +15,9 @@ from pipeline.build import build
 from pipeline.config import BuildConfig
 from pipeline.verify.corpus import verify_corpus
 from schemas.errors import ConfigError
-from tests.hub_tokenizers import NAMES, byte_bpe, unigram
 from tests.pipeline import builds
-from tests.ray_cluster import RayCluster
+from tests.support.hub_tokenizers import NAMES, byte_bpe, unigram
+from tests.support.ray_cluster import RayCluster
 from tests.trainer.export.hub_models import outputs, random_model, save
 from tests.trainer.runs import TINY, phase, train_config
 from trainer.config import TrainConfig

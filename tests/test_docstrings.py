@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-from tests.checkout import ROOT
+from tests.support.checkout import ROOT
 
 PACKAGES = ("bertmill", "cluster", "pipeline", "schemas", "trainer")
 MODULES = [

@@ -12,7 +12,7 @@ from pipeline.wordpiece.tokenization import WordPieceTokenizer
 from pipeline.wordpiece.vocabulary import load_vocabulary
 from schemas.manifest import parse_manifest
 from tests.infra.job_metrics import SubmittedJobs
-from tests.submitted_jobs import LONG_STEPS, STEPS
+from tests.support.submitted_jobs import LONG_STEPS, STEPS
 from trainer.checkpoint.reading import latest_verified
 from trainer.export.directory import import_model
 from trainer.run.export_run import export_run

@@ -29,7 +29,7 @@ from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
 from trainer.run.export_run import export_run
 from trainer.run.loop import train
-from trainer.run.setup import preflight
+from trainer.startup.setup import preflight
 
 ODD = [
     None,

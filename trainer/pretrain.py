@@ -28,8 +28,8 @@ from cluster.jobs.paths import resolve_input_path, resolve_output_path
 from schemas.errors import BertmillError
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import join_torchrun, pick_device, single_rank
+from trainer.hooks import Hooks
 from trainer.run.console import ConsoleLog, show_outcome, show_plan
-from trainer.run.hooks import Hooks
 from trainer.run.loop import Outcome, train
 
 

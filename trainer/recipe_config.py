@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from schemas.masking import MaskUnit
+from schemas.masking.targets import MaskUnit
 from trainer.model.config import MayChange
 
 Positive = Annotated[int, Field(ge=1)]

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from benchmarks.first_model_results import run_summary
+from benchmarks.recipe.first_model_results import run_summary
 from benchmarks.recipe.settings import Call
 from benchmarks.recipe.state import State
 from trainer.monitoring.history import read_history

@@ -6,27 +6,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from bertmill.cli import (
-    checkpoints,
-    demo_summary,
-    doctor,
-    evaluate,
-    explain,
-    export,
-    fetch,
-    fill,
-    finetune,
-    inspect,
-    losses,
-    plan,
-    predict,
-    report,
-    rewind,
-    scorecard,
-    submit,
-    templates,
-    verify,
-)
+from bertmill.cli import demo_summary, doctor, plan, submit
+from bertmill.cli.corpus import explain, fetch, inspect, templates, verify
+from bertmill.cli.models import evaluate, export, fill, finetune, predict, scorecard
+from bertmill.cli.runs import checkpoints, losses, report, rewind
 from schemas.errors import BertmillError
 from schemas.versions import CODE_VERSION
 

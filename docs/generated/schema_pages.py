@@ -9,7 +9,8 @@ from types import ModuleType
 import model_tables
 import pyarrow as pa
 
-from schemas import documents, labels, manifest, published_documents, shards
+from schemas import labels, manifest
+from schemas.columns import documents, published_documents, shards
 
 _COMMENTED_FIELD = re.compile(r'((?:^ +#[^\n]*\n)*)^ +pa\.field\("(\w+)"', re.M)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from pipeline.documents.part import Part
 from pipeline.documents.removals import Removals
 from pipeline.documents.selection import Split, read_kept
-from schemas.published_documents import PUBLISHED_DOCUMENTS
+from schemas.columns.published_documents import PUBLISHED_DOCUMENTS
 
 Side = Literal["train", "validation"]
 SIDES: tuple[Side, ...] = ("train", "validation")

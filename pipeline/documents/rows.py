@@ -7,7 +7,7 @@ import pyarrow as pa
 from pipeline.dedup.exact import content_hash
 from pipeline.documents.cleaning import Cleaned
 from pipeline.sources.documents import RawDocument
-from schemas.documents import DOCUMENTS
+from schemas.columns.documents import DOCUMENTS
 
 BATCH_ROWS = 1024
 BATCH_BYTES = 4 << 20

@@ -19,7 +19,7 @@ from pipeline.wikitext.site import TEMPLATE, SiteInfo
 from pipeline.wikitext.templates.rules import find_function
 from pipeline.wikitext.templates.table import fold_name
 from pipeline.wikitext.templates.transclusion import Included, included, template_name
-from schemas.templates import FOUND
+from schemas.columns.templates import FOUND
 
 MODULE = 828
 _BATCH_BYTES = 4 << 20

@@ -10,7 +10,7 @@ from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import Analysis, learn_templates
 from pipeline.wikitext.templates.table import Entry, TemplateTable
 from pipeline.wikitext.templates.transclusion import Included
-from schemas.templates import FOUND, TABLE
+from schemas.columns.templates import FOUND, TABLE
 
 ALIAS = "alias"
 _MIN_SECTIONS = 5

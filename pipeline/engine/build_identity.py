@@ -15,11 +15,11 @@ from pipeline.config import NOT_OF_THE_CORPUS, BuildConfig
 from pipeline.dedup.evaluation_files import evaluation_files
 from pipeline.engine.commit import stable_hash
 from pipeline.plugins import plugin_versions
-from schemas.documents import DOCUMENTS_VERSION
+from schemas.columns.documents import DOCUMENTS_VERSION
+from schemas.columns.shards import SHARDS_VERSION
 from schemas.errors import ConfigError, CorpusError
 from schemas.manifest import MANIFEST_VERSION
 from schemas.redaction import public_fields, public_uri
-from schemas.shards import SHARDS_VERSION
 from schemas.versions import CODE_VERSION
 
 _FILE = "work/build.json"

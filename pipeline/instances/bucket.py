@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from schemas.arrays import I64, Flags, distinct_values
 from schemas.errors import CorpusError
-from schemas.masking import Ids, Keys, Offsets, offsets_of
+from schemas.masking.targets import Ids, Keys, Offsets, offsets_of
 from schemas.randomness import draws, key_from_text
 
 # The shuffle moves these columns: a row for each copy of a document.

@@ -19,9 +19,10 @@ from pipeline.instances.packing import plan_packed
 from pipeline.instances.pairs import plan_pairs
 from pipeline.instances.row_plan import MASKS, ORDER, RowPlan, by_language
 from schemas.arrays import I64
+from schemas.columns.shards import SHARD
 from schemas.errors import ConfigError
 from schemas.instance_counts import InstanceCounts
-from schemas.masking import (
+from schemas.masking.targets import (
     Ids,
     MaskedRows,
     MaskingRule,
@@ -33,7 +34,6 @@ from schemas.masking import (
     offsets_of,
 )
 from schemas.randomness import draws
-from schemas.shards import SHARD
 from schemas.vocabulary import CLS, SEP, UNK
 
 MIN_SEQ_LENGTH = 8
@@ -104,7 +104,7 @@ def _masking_vocabulary(pieces: tuple[str, ...], predict_unknown: bool) -> Maski
 
 @dataclass(frozen=True)
 class BucketInstances:
-    """The shuffled rows of a bucket with the columns of schemas.shards.SHARD, and their counts."""
+    """The shuffled rows of a bucket with the columns of schemas.columns.shards.SHARD, and their counts."""
 
     table: pa.Table
     counts: dict[str, InstanceCounts]

@@ -14,7 +14,7 @@ from pipeline.instances.bucket import Sentences
 from pipeline.instances.row_plan import RowPlan, targets, walk
 from schemas.arrays import I64, Flags
 from schemas.labels import NO_LABEL
-from schemas.masking import Ids, Keys, Offsets, offsets_of
+from schemas.masking.targets import Ids, Keys, Offsets, offsets_of
 
 
 @dataclass(frozen=True)

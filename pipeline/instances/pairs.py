@@ -38,7 +38,7 @@ from pipeline.instances.row_plan import (
     walk,
 )
 from schemas.arrays import I64, Flags
-from schemas.masking import Keys
+from schemas.masking.targets import Keys
 from schemas.randomness import below, draws, uniform
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import I64
-from schemas.masking import Ids, Keys
+from schemas.masking.targets import Ids, Keys
 from schemas.randomness import below, uniform
 
 # The purpose of a draw about a row: the second part of its key.

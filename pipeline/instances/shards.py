@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster import storage
+from schemas.columns.shards import ROW_GROUP_ROWS, SHARD
 from schemas.errors import CorpusError
 from schemas.manifest import Shard
-from schemas.shards import ROW_GROUP_ROWS, SHARD
 
 # Ids vary only in their two low bytes. In byte planes the high bytes cost almost nothing, and the low bytes
 # compress better than with a dictionary of subwords in every row group.
@@ -30,7 +30,7 @@ _LEVEL = 1
 def encode_shard(table: pa.Table) -> bytes:
     """The bytes of a shard: zstd, row groups of ROW_GROUP_ROWS rows, page index.
 
-    Raises CorpusError when the table's columns are not those of schemas.shards.SHARD.
+    Raises CorpusError when the table's columns are not those of schemas.columns.shards.SHARD.
     """
     if not table.schema.equals(SHARD):
         raise CorpusError(f"shard to write: columns {table.schema.names} with other types than {SHARD.names}")

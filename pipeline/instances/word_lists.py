@@ -6,7 +6,7 @@ from functools import lru_cache
 from cluster import storage
 from pipeline.config import BuildConfig
 from schemas.errors import ConfigError, CorpusError
-from schemas.word_list import WordList, parse_words
+from schemas.masking.word_list import WordList, parse_words
 
 WORD_LIST_PATH = "tokenizer/words.txt"
 

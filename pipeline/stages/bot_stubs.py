@@ -16,7 +16,7 @@ from pipeline.documents.part import Part, part_size
 from pipeline.documents.removals import REMOVALS, Removals, chosen_batches, removals_for
 from pipeline.engine.committed_shuffle import CommittedShuffle
 from pipeline.engine.shuffle_files import BUCKET
-from schemas.documents import DOCUMENTS
+from schemas.columns.documents import DOCUMENTS
 from schemas.skip_reasons import BOT_STUB
 
 # About 100 bytes for each document.

@@ -27,7 +27,7 @@ from pipeline.stages.extract import ExtractResult
 from pipeline.stages.near import run_near
 from pipeline.stages.paragraphs import run_paragraphs
 from pipeline.stages.signatures import PreviousSignatures, SignatureStage, reused_signatures_text
-from schemas.documents import DOCUMENTS
+from schemas.columns.documents import DOCUMENTS
 from schemas.skip_reasons import DUPLICATE, DUPLICATE_TEXT
 
 logger = logging.getLogger(__name__)

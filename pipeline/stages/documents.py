@@ -15,8 +15,8 @@ from pipeline.engine.ray_data import map_items
 from pipeline.stages.dedup import DedupResult
 from pipeline.stages.extract import ExtractResult
 from pipeline.stages.split import count_part, split_of
+from schemas.columns.published_documents import PUBLISHED_DOCUMENTS, PUBLISHED_VERSION
 from schemas.manifest import DocumentFile
-from schemas.published_documents import PUBLISHED_DOCUMENTS, PUBLISHED_VERSION
 
 
 @dataclass(frozen=True)

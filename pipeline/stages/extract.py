@@ -23,7 +23,7 @@ from pipeline.plugins import plugin_versions
 from pipeline.sources.plan import plan_units
 from pipeline.sources.units import Unit
 from pipeline.stages.templates import TemplatesResult, stored_bytes
-from schemas.documents import DOCUMENTS, DOCUMENTS_VERSION
+from schemas.columns.documents import DOCUMENTS, DOCUMENTS_VERSION
 from schemas.errors import ConfigError, InputError
 
 _NO_TEMPLATES = TemplatesResult()

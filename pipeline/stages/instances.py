@@ -35,7 +35,7 @@ from pipeline.wordpiece.character_table import Accents
 from pipeline.wordpiece.hub_tokenizer import Encoder, open_encoder
 from pipeline.wordpiece.vocabulary import Vocabulary
 from schemas.arrays import I64, U64
-from schemas.shards import SHARDS_VERSION
+from schemas.columns.shards import SHARDS_VERSION
 
 
 def run_instances(

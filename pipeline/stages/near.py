@@ -48,7 +48,7 @@ from pipeline.engine.committed_shuffle import CommittedShuffle
 from pipeline.engine.shuffle_files import BUCKET
 from pipeline.stages.signatures import SignatureStage
 from schemas.arrays import I64, U64
-from schemas.documents import DOCUMENTS
+from schemas.columns.documents import DOCUMENTS
 from schemas.skip_reasons import NEAR_DUPLICATE
 
 # Documents in one bucket of bands: 16 bands of 24 bytes each.

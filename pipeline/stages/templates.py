@@ -24,10 +24,10 @@ from pipeline.engine.ray_data import map_items
 from pipeline.sources.units import Unit
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
-from schemas.documents import DOCUMENTS_VERSION
+from schemas.columns.documents import DOCUMENTS_VERSION
+from schemas.columns.templates import FOUND, TABLE, TEMPLATES_VERSION
 from schemas.errors import CorpusError, InputError
 from schemas.json_text import parse_json
-from schemas.templates import FOUND, TABLE, TEMPLATES_VERSION
 
 _SAFE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _POINTER = "work/templates.json"

@@ -24,9 +24,9 @@ from pipeline.verify.row_checks import RowColumns, RowRules, RowTally, check_row
 from pipeline.verify.self_pairs import SelfPairs
 from pipeline.verify.shard_checks import RepeatedRows, ShardDocuments, shared_documents, statistics_problems
 from schemas.arrays import U64, Flags, are_among, distinct_values
+from schemas.columns.shards import SHARD
 from schemas.instance_counts import InstanceCounts
 from schemas.manifest import Manifest, SequenceSet, Shard
-from schemas.shards import SHARD
 
 _PROBLEMS_PER_SHARD = 5
 _MAX_THREADS = 8

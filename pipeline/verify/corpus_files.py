@@ -9,7 +9,7 @@ from pipeline.instances.word_lists import load_word_list
 from pipeline.verify.row_checks import RowRules
 from schemas.errors import CorpusError
 from schemas.manifest import MANIFEST_NAME, Manifest, SequenceSet, parse_manifest
-from schemas.masking import MaskingRule, MaskingVocabulary, Segmenter
+from schemas.masking.targets import MaskingRule, MaskingVocabulary, Segmenter
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 
 from cluster import storage
 from pipeline.verify.corpus_files import CorpusFiles
+from schemas.columns.published_documents import PUBLISHED_DOCUMENTS
 from schemas.errors import CorpusError, StorageError
 from schemas.manifest import DocumentFile
-from schemas.published_documents import PUBLISHED_DOCUMENTS
 
 _FACTS = ["key", "title", "revision", "timestamp", "url"]
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 from cluster import storage
 from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.verify.documents import find_documents
+from schemas.columns.shards import SHARD
 from schemas.errors import CorpusError
 from schemas.manifest import Shard
-from schemas.shards import SHARD
 from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS
 
 LEGEND = "⟨word⟩ replaced by [MASK] · ⟨word→other⟩ replaced by a random token · ⟨=word⟩ an unchanged target"
@@ -18,7 +18,7 @@ LEGEND = "⟨word⟩ replaced by [MASK] · ⟨word→other⟩ replaced by a rand
 
 @dataclass(frozen=True)
 class ShardRow:
-    """One row of a shard; the fields are the columns of schemas.shards.SHARD."""
+    """One row of a shard; the fields are the columns of schemas.columns.shards.SHARD."""
 
     input_ids: list[int]
     segment_a_length: int

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from schemas import mask_selection
 from schemas.arrays import I64, Flags
 from schemas.labels import LABEL_CONVENTIONS, NO_LABEL
-from schemas.masking import (
+from schemas.masking import selection
+from schemas.masking.targets import (
     Ids,
     MaskingRule,
     MaskingVocabulary,
@@ -95,11 +95,11 @@ class RowColumns:
 
     def any_of(self, flags: Flags) -> Flags:
         """[n] whether one of the row's ids is flagged."""
-        return mask_selection.row_sums(flags, self.offsets) > 0
+        return selection.row_sums(flags, self.offsets) > 0
 
     def any_target(self, flags: Flags) -> Flags:
         """[n] whether one of the row's targets is flagged."""
-        return mask_selection.row_sums(flags, self.position_offsets) > 0
+        return selection.row_sums(flags, self.position_offsets) > 0
 
     def originals(self) -> Ids:
         """Flat ids with the labels written back."""
@@ -201,8 +201,8 @@ def _labels(objective: str) -> list[int]:
 def _frame(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Finding]:
     special = rules.special
     first, last = rows.offsets[:-1], rows.offsets[1:] - 1
-    separators = mask_selection.row_sums(original == special[SEP], rows.offsets)
-    starts = mask_selection.row_sums(original == special[CLS], rows.offsets)
+    separators = selection.row_sums(original == special[SEP], rows.offsets)
+    starts = selection.row_sums(original == special[CLS], rows.offsets)
     yield (original[first] != special[CLS]) | (starts != 1), "[CLS] is not at the start, or not only there"
     yield original[last] != special[SEP], "[SEP] is not at the end"
     yield rows.any_of(original == special[PAD]), "[PAD] in a row"
@@ -230,7 +230,7 @@ def _targets(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Findi
     candidate = ~vocabulary.blocked[original]
     budget = np.rint(rows.sizes * rules.masking.probability).astype(np.int64)
     budget = np.minimum(
-        np.clip(budget, 1, rules.masking.max_predictions), mask_selection.row_sums(candidate, rows.offsets)
+        np.clip(budget, 1, rules.masking.max_predictions), selection.row_sums(candidate, rows.offsets)
     )
     counts = np.diff(rows.position_offsets)
     if rules.masking.unit == "token":
@@ -242,7 +242,7 @@ def _targets(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Findi
         joins = vocabulary.continuation[original]
     else:
         joins = rules.segmenter(original, rows.offsets)
-    words = mask_selection.find_words(candidate, joins, rows.offsets)
+    words = selection.find_words(candidate, joins, rows.offsets)
     before = np.concatenate([[0], np.cumsum(masked)])
     hit = before[words.start + words.size] - before[words.start]
     row = words.row

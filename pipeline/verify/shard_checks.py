@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from pipeline.verify.row_checks import Finding, RowColumns
 from schemas.arrays import U64, distinct_values
-from schemas.masking import MaskUnit
+from schemas.masking.targets import MaskUnit
 from schemas.randomness import draws, key_from_text
 
 _NUMBERS = ("segment_a_length", "next_sentence_label", "length")

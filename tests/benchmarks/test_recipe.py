@@ -21,8 +21,8 @@ from benchmarks.recipe.text import gather, join_labels, sentences_of_columns
 from pipeline.dedup.evaluation_files import evaluation_texts
 from schemas.errors import ConfigError, InputError
 from tests.pipeline.builds import environment
-from tests.ray_cluster import ROOT
-from tests.waiting import HANG_SECONDS
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 
 SECONDS = st.floats(0.001, 50)
 

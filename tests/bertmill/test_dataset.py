@@ -21,7 +21,7 @@ from trainer.data.batches import BatchReader, Stream
 from trainer.data.corpus import open_corpus
 from trainer.data.dynamic_masks import dynamic_masks
 from trainer.data.rows import ShardRows
-from trainer.run.setup import plan_of
+from trainer.startup.setup import plan_of
 
 SEED = 12345
 

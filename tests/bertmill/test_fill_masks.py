@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from bertmill.fill_masks import fill_masks
 from schemas.errors import InputError
-from tests.hub_tokenizers import byte_bpe, unigram, wordpiece, write_tokenizer
+from tests.support.hub_tokenizers import byte_bpe, unigram, wordpiece, write_tokenizer
 from tests.trainer.export.hub_models import random_model, save
 from trainer.export.directory import ModelCard, export_model, import_model
 

@@ -11,7 +11,7 @@ import torch
 import bertmill
 from pipeline.config import BuildConfig
 from schemas.errors import ConfigError
-from tests.ray_cluster import ROOT, RayCluster
+from tests.support.ray_cluster import ROOT, RayCluster
 from tests.trainer.runs import phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.checkout import ROOT
+from tests.support.checkout import ROOT
 
 EDITABLE = f"import sys; sys.path.append({str(ROOT)!r}); "
 

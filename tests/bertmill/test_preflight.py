@@ -11,8 +11,8 @@ from bertmill.cli.command import main
 from bertmill.preflight import examine_config
 from cluster.jobs.lease import Claimant, acquire_lease
 from pipeline.build import work_folder
-from tests.fault_proxy import FaultProxy
 from tests.pipeline import builds
+from tests.support.fault_proxy import FaultProxy
 from tests.trainer.runs import train_config, write_config
 from tests.trainer.synthetic import write_corpus
 

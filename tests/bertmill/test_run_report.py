@@ -19,9 +19,9 @@ from tests.trainer.runs import TINY, phase, train_config
 from tests.trainer.synthetic import LANGUAGES, write_corpus
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.hooks import Hooks
 from trainer.monitoring.history import History, read_history
 from trainer.monitoring.records import AnyEvent, Evaluated, Skipped, Started
-from trainer.run.hooks import Hooks
 from trainer.run.loop import train
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from tests.checkout import ROOT
+from tests.support.checkout import ROOT
 
 PROGRAMS = (ROOT, Path(sys.prefix), Path(sys.base_prefix))
 _SCRIPT = (

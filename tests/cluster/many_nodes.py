@@ -26,10 +26,10 @@ import requests
 import yaml
 
 from cluster import storage
-from tests.checkout import ROOT, copy_checkout
 from tests.cluster.hosts import Host, Network, network
-from tests.s3_server import BUCKET, S3Server
-from tests.waiting import HANG_SECONDS, wait_until
+from tests.support.checkout import ROOT, copy_checkout
+from tests.support.s3_server import BUCKET, S3Server
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 WORKERS = ("a", "b", "c")
 DUMPS = ("ltg", "frwiki-mini", "rowiki", "fiwiki", "idwiki", "afwiki", "mkwiki", "arwiki", "svwiki", "jawiki")

@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from tests.cluster import fake_slurm
-from tests.s3_server import free_ports
+from tests.support.s3_server import free_ports
+from tests.support.waiting import HANG_SECONDS, wait_until
 from tests.trainer.runs import History, phase, train_config, write_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS, wait_until
 from trainer.checkpoint.folders import list_folders
 
 SLURM = fake_slurm.ROOT / "cluster" / "slurm"

@@ -76,8 +76,8 @@ def test_every_reason_to_leave_something_out_is_explained() -> None:
 
 
 def test_tables_of_the_scaling_page_are_up_to_date() -> None:
-    script = ROOT / "benchmarks" / "write_scaling.py"
+    script = ROOT / "benchmarks" / "rates" / "write_scaling.py"
     done = subprocess.run(
         [sys.executable, str(script), "--check"], check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )
-    assert done.returncode == 0, "run: python benchmarks/write_scaling.py"
+    assert done.returncode == 0, "run: python benchmarks/rates/write_scaling.py"

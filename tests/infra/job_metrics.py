@@ -21,8 +21,8 @@ from tests.infra import dashboard
 from tests.infra.dashboard_page import page
 from tests.infra.prometheus import Series, prometheus, query, query_range, rule_health, wait_for
 from tests.infra.tools import ROOT, find_tool
-from tests.ray_head import ray_head
-from tests.submitted_jobs import fail_build, submit_jobs
+from tests.support.ray_head import ray_head
+from tests.support.submitted_jobs import fail_build, submit_jobs
 
 RESULTS = ROOT / "benchmarks" / "results"
 # What a machine without GPU and a corpus of a megabyte cannot have.

@@ -13,8 +13,8 @@ import requests
 import yaml
 
 from tests.infra.tools import ROOT
-from tests.s3_server import free_ports
-from tests.waiting import HANG_SECONDS, wait_until
+from tests.support.s3_server import free_ports
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 Series = list[dict[str, Any]]
 

@@ -9,7 +9,7 @@ from tests.infra import dashboard, job_metrics
 from tests.infra.dashboard_page import page
 from tests.infra.prometheus import Series
 from tests.infra.tools import run_tool
-from tests.submitted_jobs import LONG_STEPS, STEPS
+from tests.support.submitted_jobs import LONG_STEPS, STEPS
 
 
 @pytest.fixture

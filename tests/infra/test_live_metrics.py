@@ -12,7 +12,7 @@ from cluster.ray_cluster import metrics
 from tests.infra import dashboard
 from tests.infra.prometheus import prometheus, query, rule_health, wait_for
 from tests.infra.tools import ROOT
-from tests.ray_head import RayHead, ray_head
+from tests.support.ray_head import RayHead, ray_head
 
 # What a run and a build report, published from a worker process as rank 0 and the driver do it.
 PUBLISHER = """

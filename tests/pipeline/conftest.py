@@ -7,7 +7,7 @@ import pytest
 
 from cluster.jobs.config_file import validate
 from tests.pipeline import builds
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.instances.shards import encode_shard, shard_entry, write_shard
 from schemas.instance_counts import InstanceCounts
-from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
+from schemas.masking.targets import MaskingRule, MaskingVocabulary, offsets_of
 from schemas.vocabulary import SPECIAL_TOKENS
-from tests.manifests import language_counts, manifest_body, sealed, set_entry
-from tests.reference_instances import golden_corpus, golden_vocabulary
+from tests.support.manifests import language_counts, manifest_body, sealed, set_entry
+from tests.support.reference_instances import golden_corpus, golden_vocabulary
 
 LENGTHS = {64: 10, 128: 20}
 

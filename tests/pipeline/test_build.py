@@ -18,13 +18,13 @@ from pipeline.config import BuildConfig
 from pipeline.report.html import html_report
 from pipeline.report.tables import closing_table
 from pipeline.verify.inspect_shards import inspect_rows
+from schemas.columns.shards import SHARD
 from schemas.errors import ConfigError, InputError
 from schemas.manifest import Manifest, parse_manifest
-from schemas.shards import SHARD
 from tests.pipeline import builds
 from tests.pipeline.builds import held_out_config
 from tests.pipeline.conftest import Built
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -20,11 +20,11 @@ from pipeline.build import build, work_folder
 from pipeline.config import BuildConfig
 from pipeline.verify.corpus import verify_corpus
 from schemas.errors import StorageError
-from tests.fault_proxy import FaultProxy
 from tests.pipeline import builds
-from tests.ray_cluster import RayCluster
-from tests.s3_server import S3Server
-from tests.waiting import HANG_SECONDS
+from tests.support.fault_proxy import FaultProxy
+from tests.support.ray_cluster import RayCluster
+from tests.support.s3_server import S3Server
+from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.ray
 

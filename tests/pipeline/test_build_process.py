@@ -14,7 +14,7 @@ import pytest
 from cluster import storage
 from tests.pipeline import builds
 from tests.pipeline.conftest import Built
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 @pytest.mark.slow

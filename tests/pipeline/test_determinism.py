@@ -17,7 +17,7 @@ from pipeline.stages.extract import run_extract
 from pipeline.stages.vocabulary import run_vocabulary
 from tests.pipeline.removal_files import all_removals
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

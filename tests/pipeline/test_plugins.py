@@ -23,7 +23,7 @@ from schemas.errors import BertmillError, ConfigError, PluginError
 from schemas.manifest import Manifest, parse_manifest
 from tests.pipeline import builds
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 CODE = '''
 import gzip

@@ -8,7 +8,7 @@ import pytest
 
 from schemas.errors import CorpusError
 from schemas.manifest import manifest_schema, parse_manifest
-from tests.manifests import sealed, set_entry
+from tests.support.manifests import sealed, set_entry
 from tests.trainer.synthetic import manifest
 
 

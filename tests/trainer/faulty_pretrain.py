@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from tests.support.waiting import wait_until
 from tests.trainer.records import FreeEvent
-from tests.waiting import wait_until
 from trainer import pretrain
 from trainer.checkpoint import parts as checkpoint_parts
 from trainer.checkpoint.folders import list_folders

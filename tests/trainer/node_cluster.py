@@ -6,8 +6,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
-from tests.ray_cluster import ROOT
-from tests.waiting import HANG_SECONDS
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 
 
 def environment() -> dict[str, str]:

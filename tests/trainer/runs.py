@@ -13,10 +13,10 @@ from typing import Any
 
 import yaml
 
-from tests.ray_cluster import ROOT
-from tests.s3_server import free_ports
+from tests.support.ray_cluster import ROOT
+from tests.support.s3_server import free_ports
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.faulty_pretrain import run_rank
-from tests.waiting import HANG_SECONDS
 
 TINY = {
     "size": "custom",

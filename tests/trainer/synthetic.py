@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from schemas.columns.shards import SHARD
 from schemas.labels import NO_LABEL
-from schemas.shards import SHARD
-from tests.manifests import language_counts, manifest_body, sealed, set_entry
+from tests.support.manifests import language_counts, manifest_body, sealed, set_entry
 
 SPECIAL_IDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
 FIRST_WORD = 5

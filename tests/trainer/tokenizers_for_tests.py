@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, process
 from tokenizers.models import WordPiece
 
 from schemas.vocabulary import SPECIAL_TOKENS
-from tests.manifests import sealed
+from tests.support.manifests import sealed
 from tests.trainer.synthetic import write_corpus
 
 WORDS = ["the", "cat", "sat", "on", "mat", "##s", "a", "dog", "ran", "."]

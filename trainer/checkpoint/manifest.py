@@ -103,7 +103,7 @@ class Position(_Header):
 
 
 class SpikeGuardState(_Header):
-    """The state of trainer/run/spike_guard.py. JSON keeps every bit of a float."""
+    """The state of trainer/optim/spike_guard.py. JSON keeps every bit of a float."""
 
     norms: list[float] = []
     """The gradient norms of the last steps, a ring buffer."""

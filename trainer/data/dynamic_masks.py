@@ -14,7 +14,7 @@ import numpy as np
 from cluster import storage
 from schemas.errors import ConfigError, CorpusError
 from schemas.manifest import VocabularyFile, WordListFile
-from schemas.masking import (
+from schemas.masking.targets import (
     MaskingRule,
     MaskingVocabulary,
     Rows,
@@ -23,7 +23,7 @@ from schemas.masking import (
     offsets_of,
     sample_keys,
 )
-from schemas.word_list import WordList, parse_words
+from schemas.masking.word_list import WordList, parse_words
 from trainer.data.corpus import Corpus
 from trainer.data.packing import RowTable, ragged
 from trainer.data.step_rules import StepMasks

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from schemas.arrays import I32, I64
+from schemas.columns.shards import SHARD
 from schemas.errors import CorpusError
 from schemas.labels import NO_LABEL
-from schemas.shards import SHARD
 
 # document_key is for users. The trainer never reads it.
 COLUMNS = [name for name in SHARD.names if name != "document_key"]

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from cluster import storage
 from schemas.arrays import I64
+from schemas.columns.shards import SHARD
 from schemas.errors import CorpusError
-from schemas.shards import SHARD
 from trainer.data.disk_cache import DiskCache
 from trainer.data.row_groups import COLUMNS, RowGroup, RowLimits, decode, language_ids
 from trainer.data.shared_cache import SharedCache

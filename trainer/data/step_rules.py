@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from schemas.arrays import I64
-from schemas.masking import MaskUnit
+from schemas.masking.targets import MaskUnit
 from schemas.randomness import key_from_text, uniform
 from trainer.recipe_config import LengthWarmup, MaskRule
 

@@ -35,6 +35,7 @@ from schemas.errors import BertmillError, StorageError
 from trainer.checkpoint.folders import newest_committed_step
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import ranks_of_group
+from trainer.hooks import Hooks
 from trainer.launcher.mailbox import Mailbox, MailboxClient
 from trainer.launcher.ray_storage import filesystem_of
 from trainer.launcher.restarts import RestartBudget
@@ -48,9 +49,8 @@ from trainer.launcher.worker_group import (
     pause,
 )
 from trainer.monitoring.records import LogRecord
-from trainer.run.hooks import Hooks
 from trainer.run.loop import Outcome, train
-from trainer.run.setup import preflight
+from trainer.startup.setup import preflight
 
 logger = logging.getLogger(__name__)
 

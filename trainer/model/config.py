@@ -14,13 +14,13 @@ _MAY_DIFFER = "may_differ_between_ranks"
 MayChange = Annotated[_T, Field(json_schema_extra={_MAY_CHANGE: True})]
 """Marks a config field, or a whole section, that affects how a run is executed but not what it computes.
 
-Such a field may differ each time a run resumes (see trainer/run/identity.py).
+Such a field may differ each time a run resumes (see trainer/startup/identity.py).
 """
 
 MayDiffer = Annotated[_T, Field(json_schema_extra={_MAY_CHANGE: True, _MAY_DIFFER: True})]
 """Marks a config field that may change on resume and may also differ from rank to rank.
 
-Such a field names a place on a host (see trainer/run/handshake.py).
+Such a field names a place on a host (see trainer/startup/handshake.py).
 """
 
 

@@ -1,1 +1,1 @@
-"""A training run: set-up, the loop, resume and evaluation."""
+"""A training run: the loop, its step, its saves and its reports."""

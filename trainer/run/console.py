@@ -9,7 +9,7 @@ from trainer.config import TrainConfig
 from trainer.model.pretraining import BertPretraining, parameter_count
 from trainer.monitoring.records import Ended, LogRecord, Profiled, Ready, Skipped, Started, StepRecord, Warned
 from trainer.run.loop import Outcome
-from trainer.run.setup import preflight
+from trainer.startup.setup import preflight
 
 PrintLine = Callable[[str], None]
 

@@ -4,10 +4,10 @@ from cluster import storage
 from schemas.errors import CheckpointError
 from trainer.checkpoint.manifest import TOKENIZER_FILES, VOCABULARY_FILES
 from trainer.data.corpus import Corpus, open_corpus
+from trainer.evaluation.saved_model import evaluate_on
 from trainer.export.directory import ModelCard, export_model
 from trainer.export.families import Family
 from trainer.export.load_model import SavedModel, load_model
-from trainer.run.evaluate_model import evaluate_on
 
 
 def export_run(

@@ -22,22 +22,26 @@ from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.data.step_plan import StepPlan
 from trainer.distributed.ranks import Ranks
+from trainer.evaluation.held_out import ALL, evaluate_until
+from trainer.hooks import CommitAnnouncer, Hooks
 from trainer.model.attention import Kernel
 from trainer.model.objectives import Targets
 from trainer.monitoring.records import Ended, Evaluated, Profiled, Saving, Warned
 from trainer.monitoring.run_log import RunLog
 from trainer.monitoring.start_times import StartTimes
 from trainer.monitoring.trackers import check_trackers, open_trackers
+from trainer.optim.spike_guard import DelayedFlag, SpikeGuard, check_ranks_agree
 from trainer.run.agreement import Agreement
-from trainer.run.evaluate import ALL, evaluate_until
-from trainer.run.handshake import compare_ranks, open_common_corpus
-from trainer.run.hooks import CommitAnnouncer, Hooks
-from trainer.run.kernels import choose_kernels
 from trainer.run.memory import MemoryFit
-from trainer.run.node_copy import shared_checkpoint
 from trainer.run.profiling import ProfileWindow
 from trainer.run.reporting import Reporter
-from trainer.run.resume import (
+from trainer.run.saving import Saver
+from trainer.run.trend import add_held_out, add_line, add_save, alarm_error, problem
+from trainer.run.update import Update
+from trainer.startup.handshake import compare_ranks, open_common_corpus
+from trainer.startup.kernels import choose_kernels
+from trainer.startup.node_copy import shared_checkpoint
+from trainer.startup.resume import (
     Source,
     check_position,
     claim,
@@ -46,9 +50,8 @@ from trainer.run.resume import (
     resume,
     state_of,
 )
-from trainer.run.room import check_room, is_sharded, state_bytes
-from trainer.run.saving import Saver
-from trainer.run.setup import (
+from trainer.startup.room import check_room, is_sharded, state_bytes
+from trainer.startup.setup import (
     LearningRates,
     build_network,
     check_all_shards,
@@ -56,9 +59,6 @@ from trainer.run.setup import (
     open_data,
     open_held_out,
 )
-from trainer.run.spike_guard import DelayedFlag, SpikeGuard, check_ranks_agree
-from trainer.run.trend import add_held_out, add_line, add_save, alarm_error, problem
-from trainer.run.update import Update
 
 STEP_NOTE = re.compile(r"in optimizer step (\d+)")
 """The note on an error that a step raised."""

@@ -25,10 +25,10 @@ from trainer.monitoring.records import (
     Warned,
 )
 from trainer.monitoring.run_log import RunLog
-from trainer.run.resume import Attempt
+from trainer.optim.spike_guard import SpikeGuard
 from trainer.run.saving import Saver
-from trainer.run.setup import Network, TrainingData
-from trainer.run.spike_guard import SpikeGuard
+from trainer.startup.resume import Attempt
+from trainer.startup.setup import Network, TrainingData
 
 # Below this share of the rarer label, NSP loss and accuracy mean little.
 _LEAST_LABEL_SHARE = 0.05

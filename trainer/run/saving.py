@@ -10,7 +10,7 @@ from trainer.checkpoint.parts import PartWriter
 from trainer.checkpoint.store import CheckpointStore, SaveResult
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import Ranks
-from trainer.run.resume import Attempt
+from trainer.startup.resume import Attempt
 
 
 class Saver:

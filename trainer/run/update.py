@@ -16,8 +16,8 @@ from trainer.distributed.ranks import Ranks
 from trainer.model.microbatch import MicroBatch
 from trainer.model.objectives import STATISTICS, LossSums
 from trainer.optim.optimizers import set_learning_rate, skip_step
-from trainer.run.setup import LearningRates, Network, torch_seed
-from trainer.run.spike_guard import SpikeGuard
+from trainer.optim.spike_guard import SpikeGuard
+from trainer.startup.setup import LearningRates, Network, torch_seed
 
 _DROPOUT = key_from_text("trainer.loop", "dropout")
 

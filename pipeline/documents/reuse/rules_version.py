@@ -19,7 +19,7 @@ from cluster import storage
 from pipeline.config import BuildConfig
 from pipeline.dedup.minhash import rows_per_band
 from pipeline.plugins import plugin_versions
-from schemas.documents import DOCUMENTS_VERSION
+from schemas.columns.documents import DOCUMENTS_VERSION
 
 # Below the package: all that `pipeline.documents.cleaning` imports of it, except classes without code, and
 # the module that decodes a page's text, since digests are of the text as it is stored.

@@ -11,12 +11,12 @@ import pytest
 import yaml
 
 from bertmill.cli import main
-from bertmill.cli.evaluate import table
-from tests.ray_cluster import ROOT
+from bertmill.cli.models.evaluate import table
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.runs import TINY, phase, train_config
 from tests.trainer.synthetic import LANGUAGES
 from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
-from tests.waiting import HANG_SECONDS
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model

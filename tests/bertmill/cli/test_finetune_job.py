@@ -13,11 +13,11 @@ import torch
 import yaml
 
 from bertmill.cli import main
-from tests.ray_cluster import ROOT
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.finetuning.test_run import config, sentences, tag_file
 from tests.trainer.models import VOCAB, small_config
 from tests.trainer.tokenizers_for_tests import write_tokenizer
-from tests.waiting import HANG_SECONDS
 from trainer.export.directory import ModelCard, export_model
 from trainer.model.pretraining import BertPretraining
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertmill.cli import main
-from bertmill.cli.explain import LINE_AREAS, answer, line_explainer
+from bertmill.cli.corpus.explain import LINE_AREAS, answer, line_explainer
 from cluster.storage import retries
 from tests.pipeline.small_corpus import SmallCorpus, build_small_corpus
 from tests.trainer.records import step_record

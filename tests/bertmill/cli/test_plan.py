@@ -14,7 +14,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import train_throughput, training_rates
+from benchmarks.rates import training_rates
+from benchmarks.training import train_throughput
 from bertmill.cli import main
 from bertmill.cli.plan import origin_text
 from bertmill.planning.forecast import (

@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.ray_cluster import ROOT
-from tests.waiting import HANG_SECONDS, wait_until
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS, wait_until
 
 WORK = """
 import pathlib, signal, sys, time

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from bertmill.cli import main
 from cluster.ray_cluster.submit import attempts, exit_status, job_name, next_submission_id, read_runtime_env
 from schemas.errors import ClusterError, ConfigError
-from tests.ray_head import RayHead, ray_head
-from tests.waiting import HANG_SECONDS
+from tests.support.ray_head import RayHead, ray_head
+from tests.support.waiting import HANG_SECONDS
 
 ROOT = Path(__file__).resolve().parents[3]
 

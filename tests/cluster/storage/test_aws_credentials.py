@@ -10,7 +10,7 @@ import pytest
 from cluster import storage
 from cluster.storage import retries
 from schemas.errors import StorageError
-from tests.s3_server import S3Server
+from tests.support.s3_server import S3Server
 
 pytestmark = pytest.mark.s3
 

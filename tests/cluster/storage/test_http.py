@@ -12,8 +12,8 @@ import pytest
 from cluster import storage
 from cluster.storage import retries
 from schemas.errors import StorageError
-from tests.fault_proxy import FaultProxy, script
-from tests.s3_server import BUCKET, S3Server
+from tests.support.fault_proxy import FaultProxy, script
+from tests.support.s3_server import BUCKET, S3Server
 
 pytestmark = pytest.mark.s3
 

@@ -11,7 +11,7 @@ import pytest
 from cluster import storage
 from cluster.storage import s3
 from schemas.errors import StorageError
-from tests.s3_server import BUCKET, READER_KEY, READER_SECRET, S3Server
+from tests.support.s3_server import BUCKET, READER_KEY, READER_SECRET, S3Server
 
 
 @pytest.mark.s3

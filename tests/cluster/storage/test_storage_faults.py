@@ -14,9 +14,9 @@ import pytest
 from cluster import storage
 from cluster.storage import retries, s3
 from schemas.errors import StorageError
-from tests.fault_proxy import FaultProxy, Plan, script
-from tests.s3_server import S3Server
-from tests.waiting import wait_until
+from tests.support.fault_proxy import FaultProxy, Plan, script
+from tests.support.s3_server import S3Server
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.s3
 

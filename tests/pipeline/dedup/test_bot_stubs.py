@@ -14,10 +14,10 @@ from pipeline.config import BuildConfig, Dedup, Extraction, Source
 from pipeline.dedup.bot_stubs import skeleton, skeletons
 from pipeline.stages.dedup import run_dedup
 from pipeline.stages.extract import run_extract
-from schemas.documents import DOCUMENTS
+from schemas.columns.documents import DOCUMENTS
 from tests.pipeline.removal_files import all_removals
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 STUB = "{name} mao ang usa ka espesye sa {genus}. Una ning gihulagway ni {author} niadtong {year}. Wala pa."
 WORDS = "river stone water bridge garden winter letter music silver window".split()

@@ -13,7 +13,7 @@ from pipeline.config import BuildConfig, Extraction, Source
 from pipeline.documents.extraction import extract_unit
 from pipeline.documents.funnel import Funnel
 from pipeline.sources.plan import plan_units
-from schemas.documents import DOCUMENTS
+from schemas.columns.documents import DOCUMENTS
 from schemas.errors import CorpusError
 from tests.pipeline.sources.dumps import FOOT, HEAD, LTG, SAMPLE, page
 

@@ -18,8 +18,8 @@ from pipeline.engine.ray_data import (
     retry_on_node_loss,
 )
 from schemas.errors import InputError, StorageError
-from tests.ray_cluster import RayCluster
-from tests.waiting import HANG_SECONDS
+from tests.support.ray_cluster import RayCluster
+from tests.support.waiting import HANG_SECONDS
 
 
 class Stage:

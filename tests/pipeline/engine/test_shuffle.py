@@ -18,7 +18,7 @@ from pipeline.engine.shuffle import Shuffle
 from pipeline.engine.shuffle_files import BUCKET, MapOutput, data_uri, index_uri, read_index, read_pieces
 from schemas.arrays import I64
 from schemas.errors import CorpusError, ShuffleLostError, StorageError
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 NUMBERS = pa.schema([pa.field("number", pa.int64()), pa.field("words", pa.list_(pa.string()))])
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings
-from schemas.masking import MaskingRule, MaskingVocabulary, offsets_of
+from schemas.masking.targets import MaskingRule, MaskingVocabulary, offsets_of
 from schemas.vocabulary import SPECIAL_TOKENS
 
 PAD, UNK, CLS, SEP, MASK = range(5)

@@ -14,10 +14,10 @@ from pipeline.config import Instances, SequenceLength
 from pipeline.instances.bucket import TOKENIZED, BucketDocuments
 from pipeline.instances.counts import add_counts, pair_warnings
 from pipeline.instances.make_instances import InstanceSettings, make_instances
+from schemas.columns.shards import SHARD
 from schemas.errors import ConfigError, CorpusError
 from schemas.instance_counts import InstanceCounts
-from schemas.masking import MaskingRule
-from schemas.shards import SHARD
+from schemas.masking.targets import MaskingRule
 from tests.pipeline.instances.bucket_documents import CLS, FIRST, MASK, SEP, UNK, Made, Traceable, traceable
 
 DOCUMENTS = st.lists(

@@ -1,4 +1,7 @@
-"""The fast instances against the slow reference, by distribution; benchmarks/instances.py does it at 10^6."""
+"""The fast instances against the slow reference, by distribution.
+
+benchmarks/corpus/instances.py does it at 10^6.
+"""
 
 import itertools
 import random
@@ -9,14 +12,14 @@ import numpy as np
 import pytest
 
 from pipeline.instances.make_instances import make_instances
-from tests.reference_instances import (
+from tests.support.reference_instances import (
     Rules,
     compatible_instances,
     golden_corpus,
     golden_vocabulary,
     policy_instances,
 )
-from tests.statistics_of_instances import (
+from tests.support.statistics_of_instances import (
     SIGNIFICANCE,
     Histograms,
     bucket_of,
@@ -52,7 +55,7 @@ def test_fast_and_slow_have_one_distribution(unit: str) -> None:
 
 # In two samples of n rows, a cell of share p that differs by d adds n d^2 / 2p to chi-square, and about 36 is
 # significant for ten cells. So 50,000 rows show that a cell with a tenth of the rows is an eighth too large;
-# `python -m benchmarks.instances --chi-square 1000000` shows a thirty-seventh.
+# `python -m benchmarks.corpus.instances --chi-square 1000000` shows a thirty-seventh.
 ROWS = 50_000
 
 

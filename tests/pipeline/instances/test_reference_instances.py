@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.reference_instances import (
+from tests.support.reference_instances import (
     Rules,
     compatible_instances,
     golden_corpus,

@@ -11,8 +11,8 @@ import pytest
 from cluster import storage
 from pipeline.instances.make_instances import make_instances
 from pipeline.instances.shards import encode_shard, write_shard
+from schemas.columns.shards import ROW_GROUP_ROWS, SHARD
 from schemas.errors import CorpusError
-from schemas.shards import ROW_GROUP_ROWS, SHARD
 from tests.pipeline.instances.bucket_documents import Made, traceable
 
 

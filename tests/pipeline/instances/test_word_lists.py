@@ -15,10 +15,10 @@ from pipeline.instances.word_lists import WORD_LIST_PATH, copy_word_list, load_w
 from pipeline.verify.corpus import verify_corpus
 from pipeline.verify.corpus_files import CorpusFiles
 from schemas.errors import ConfigError, CorpusError
-from schemas.masking import offsets_of
-from tests.manifests import language_counts, set_entry
+from schemas.masking.targets import offsets_of
 from tests.pipeline.small_corpus import LENGTHS, SmallCorpus, build_small_corpus, small_settings
-from tests.reference_instances import golden_vocabulary
+from tests.support.manifests import language_counts, set_entry
+from tests.support.reference_instances import golden_vocabulary
 from trainer.data.corpus import open_corpus
 from trainer.data.dynamic_masks import dynamic_masks
 from trainer.data.packing import RowTable, gather_rows

@@ -5,7 +5,7 @@ from typing import Any
 from schemas.instance_counts import LENGTH_BINS, InstanceCounts
 from schemas.manifest import Manifest, parse_manifest
 from schemas.vocabulary import SPECIAL_TOKENS
-from tests.manifests import language_counts, manifest_body, sealed, set_entry
+from tests.support.manifests import language_counts, manifest_body, sealed, set_entry
 
 CODES = [first + second for first in "abcdefghijk" for second in "ehlnrstuwz"]
 LANGUAGES = [*CODES, "zh-min-nan", "be-x-old"]

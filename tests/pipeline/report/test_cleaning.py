@@ -2,7 +2,7 @@
 
 from pipeline.report.cleaning import HEADER, cleaning_rows
 from schemas.manifest import LanguageCounts
-from tests.manifests import language_counts
+from tests.support.manifests import language_counts
 
 
 def test_shares_add_up_and_languages_without_pages_have_no_row() -> None:

@@ -15,7 +15,7 @@ from pipeline.engine.progress import Progress, recorded
 from pipeline.report.html import html_report
 from schemas.instance_counts import InstanceCounts
 from tests.pipeline.report.example import LANGUAGES, example
-from tests.waiting import HANG_SECONDS
+from tests.support.waiting import HANG_SECONDS
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -17,7 +17,7 @@ from pipeline.stages.extract import run_extract
 from pipeline.stages.split import split_of
 from schemas.manifest import Manifest, parse_manifest
 from tests.pipeline import builds
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -17,7 +17,7 @@ from pipeline.instances.word_lists import WORD_LIST_PATH
 from pipeline.verify.corpus import verify_corpus
 from schemas.errors import ConfigError, InputError
 from tests.pipeline import builds
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

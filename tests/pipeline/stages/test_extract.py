@@ -10,7 +10,7 @@ from pipeline.sources.plan import plan_units
 from pipeline.stages.extract import UnitCounts, extract_folder, extract_one, run_extract
 from schemas.errors import ConfigError, InputError
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 
 def test_the_stage_reruns_when_dump_or_rules_change(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from pipeline.stages.hashes import run_hashes
 from pipeline.stages.templates import run_templates
 from schemas.errors import InputError
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 PROSE = (
     "The old pier stands {{dist|5}} or {{far|6}} from the water. It was built of grey stone in the old town. "

@@ -25,7 +25,7 @@ from pipeline.stages.paragraphs import run_paragraphs
 from schemas.errors import ConfigError, InputError
 from tests.pipeline.dedup.test_near import corpus
 from tests.pipeline.removal_files import read_removals, write_removals
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 

@@ -24,7 +24,7 @@ from pipeline.stages.templates import run_templates
 from schemas.errors import BertmillError, ConfigError
 from tests.pipeline import builds
 from tests.pipeline.documents.reuse.wikis import PROSE, articles, write_wiki
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 
 def extracted(folder: Path, **fields: Any) -> BuildConfig:

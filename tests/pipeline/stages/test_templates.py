@@ -10,7 +10,7 @@ from pipeline.sources.plan import plan_units
 from pipeline.stages.extract import extract_folder, run_extract
 from pipeline.stages.templates import TemplatesResult, run_templates
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
 
 PROSE = "The old pier stands {{dist|5}} from the water. It was built of grey stone in the old town. " * 4
 

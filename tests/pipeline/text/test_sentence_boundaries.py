@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.sentence_boundaries import Score, may_be_end, scores, texts_of
+from benchmarks.extraction.sentence_boundaries import Score, may_be_end, scores, texts_of
 from pipeline.text.sentences import split_sentences
 
 UNMARKED = {"tha", "dzo"}

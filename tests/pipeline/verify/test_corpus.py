@@ -13,8 +13,8 @@ import pytest
 from cluster import storage
 from pipeline.instances.make_instances import make_instances
 from pipeline.verify.corpus import verify_corpus
+from schemas.columns.shards import SHARD
 from schemas.errors import CorpusError
-from schemas.shards import SHARD
 from tests.pipeline.small_corpus import (
     SmallCorpus,
     build_small_corpus,

@@ -10,8 +10,8 @@ import pytest
 
 from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.verify.documents import document_problems, find_documents
+from schemas.columns.published_documents import PUBLISHED_DOCUMENTS
 from schemas.errors import CorpusError
-from schemas.published_documents import PUBLISHED_DOCUMENTS
 from tests.pipeline.small_corpus import SmallCorpus, build_small_corpus
 
 

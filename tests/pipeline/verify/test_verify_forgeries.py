@@ -13,7 +13,7 @@ from pipeline.instances.shards import encode_shard, shard_entry
 from pipeline.verify.corpus import verify_corpus
 from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.verify.row_checks import RowColumns, RowTally, tally
-from schemas.shards import SHARD
+from schemas.columns.shards import SHARD
 from tests.pipeline.small_corpus import SmallCorpus, build_small_corpus, count_sequences, set_column
 
 

@@ -12,8 +12,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from pipeline.wordpiece.hub_tokenizer import HubTokenizer, load_hub_tokenizer
 from schemas.errors import CorpusError
-from schemas.masking import MaskingVocabulary
-from tests.hub_tokenizers import SPECIAL, TEXTS, byte_bpe, unigram, wordpiece, write_tokenizer
+from schemas.masking.targets import MaskingVocabulary
+from tests.support.hub_tokenizers import SPECIAL, TEXTS, byte_bpe, unigram, wordpiece, write_tokenizer
 
 MAKERS: dict[str, Callable[[], Tokenizer]] = {"bpe": byte_bpe, "unigram": unigram, "wordpiece": wordpiece}
 

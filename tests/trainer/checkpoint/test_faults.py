@@ -14,8 +14,8 @@ import pytest
 from cluster import storage
 from cluster.storage import retries, s3
 from schemas.errors import CheckpointError
-from tests.fault_proxy import FaultProxy, script
-from tests.s3_server import S3Server
+from tests.support.fault_proxy import FaultProxy, script
+from tests.support.s3_server import S3Server
 from tests.trainer.states import TinyTraining, assert_equal, saved_steps, scratch_folders
 from trainer.checkpoint.folders import list_folders
 from trainer.checkpoint.listing import verify_run

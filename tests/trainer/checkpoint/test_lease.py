@@ -20,9 +20,9 @@ from cluster.jobs.lease import (
     newest_attempt,
 )
 from cluster.jobs.processes import is_dead, process_of_this_host
-from tests.ray_cluster import ROOT
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import wait_until
 from tests.trainer.states import TinyTraining
-from tests.waiting import wait_until
 from trainer.checkpoint.reading import open_checkpoint
 from trainer.checkpoint.store import CheckpointStore
 

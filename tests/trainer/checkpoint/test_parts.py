@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cluster import storage
 from schemas.errors import CheckpointError
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.runs import TINY, Group, History, phase, train_config, write_config
 from tests.trainer.states import (
     TinyTraining,
@@ -24,7 +25,6 @@ from tests.trainer.states import (
     saved_steps,
 )
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS
 from trainer.checkpoint.folders import list_folders, read_manifest
 from trainer.checkpoint.listing import verify_run
 from trainer.checkpoint.manifest import MANIFEST, OPTIMIZER

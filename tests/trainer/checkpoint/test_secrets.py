@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from cluster import storage
-from tests.s3_server import SECRET_KEY
+from tests.support.s3_server import SECRET_KEY
 from tests.trainer.runs import train_config
 from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.hooks import Hooks
 from trainer.launcher.ray_storage import filesystem_of
 from trainer.run.console import ConsoleLog
 from trainer.run.export_run import export_run
-from trainer.run.hooks import Hooks
 from trainer.run.loop import train
 
 pytestmark = pytest.mark.s3

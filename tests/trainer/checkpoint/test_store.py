@@ -12,7 +12,7 @@ import pytest
 from cluster import storage
 from cluster.jobs import lease
 from schemas.errors import CheckpointError, StorageError
-from tests.s3_server import READER_KEY, READER_SECRET
+from tests.support.s3_server import READER_KEY, READER_SECRET
 from tests.trainer.states import (
     TinyTraining,
     assert_equal,

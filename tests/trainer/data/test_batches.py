@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import CorpusError
-from tests.manifests import sealed, set_entry
+from tests.support.manifests import sealed, set_entry
 from tests.trainer.synthetic import invented_rows, manifest, write_corpus, write_shard
 from trainer.data.batches import BatchReader, FixedShape, Stream, cut_for_ranks, deal
 from trainer.data.corpus import open_corpus

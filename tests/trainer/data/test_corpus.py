@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from schemas.columns.shards import SHARD
 from schemas.errors import ConfigError, CorpusError, StorageError
-from schemas.shards import SHARD
-from tests.manifests import sealed, set_entry
+from tests.support.manifests import sealed, set_entry
 from tests.trainer.synthetic import (
     SPECIAL_IDS,
     invented_rows,

@@ -9,15 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.errors import CorpusError
-from tests.manifests import sealed, set_entry
+from tests.support.manifests import sealed, set_entry
 from tests.trainer.data.test_batches import rows_of
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import SPECIAL_IDS, invented_rows, manifest, write_corpus, write_shard
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import Ranks, single_rank
-from trainer.run.hooks import Hooks
+from trainer.hooks import Hooks
 from trainer.run.loop import train
-from trainer.run.setup import open_data
+from trainer.startup.setup import open_data
 
 
 @pytest.fixture(scope="module")

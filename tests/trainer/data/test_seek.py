@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.manifests import sealed
+from tests.support.manifests import sealed
 from tests.trainer.runs import phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
-from trainer.run.setup import open_data
+from trainer.startup.setup import open_data
 
 WINDOW = 4
 

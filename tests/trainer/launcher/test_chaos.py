@@ -1,4 +1,4 @@
-"""The short form of benchmarks/chaos_train.py: eight faults on each storage."""
+"""The short form of benchmarks/chaos/train.py: eight faults on each storage."""
 
 import os
 import re
@@ -7,14 +7,14 @@ import sys
 
 import pytest
 
-from tests.ray_cluster import ROOT
-from tests.waiting import HANG_SECONDS
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", ["file", pytest.param("s3", marks=pytest.mark.s3)])
 def test_a_few_faults_change_nothing(place: str) -> None:
-    command = [sys.executable, "benchmarks/chaos_train.py", "--faults", "8", "--world-runs", "0"]
+    command = [sys.executable, "benchmarks/chaos/train.py", "--faults", "8", "--world-runs", "0"]
     done = subprocess.run(
         [*command, "--storage", place, "--seed", "3"],
         cwd=ROOT,

@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support.waiting import HANG_SECONDS, wait_until
 from tests.trainer.runs import Group, History, phase, torchrun, train_config, write_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS, wait_until
 from trainer.checkpoint.folders import list_folders
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.ray_cluster import ROOT
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS, wait_until
 from tests.trainer.launcher.test_ray_train import has_checkpoint, workers_of
 from tests.trainer.node_cluster import Nodes, environment
 from tests.trainer.runs import Group, History, phase, train_config, write_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

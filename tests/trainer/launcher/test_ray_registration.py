@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.ray_cluster import RayCluster
-from tests.s3_server import S3Server
+from tests.support.ray_cluster import RayCluster
+from tests.support.s3_server import S3Server
+from tests.support.waiting import HANG_SECONDS, wait_until
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS, wait_until
+from trainer import hooks
 from trainer.checkpoint.folders import list_folders
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
-from trainer.run import hooks
-from trainer.run.hooks import Hooks
+from trainer.hooks import Hooks
 from trainer.run.loop import train
 
 

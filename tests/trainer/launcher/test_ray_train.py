@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.ray_cluster import ROOT, RayCluster
+from tests.support.ray_cluster import ROOT, RayCluster
+from tests.support.waiting import HANG_SECONDS, wait_until
 from tests.trainer.runs import Group, History, phase, train_config, write_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS, wait_until
 from trainer.checkpoint.manifest import MANIFEST
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]

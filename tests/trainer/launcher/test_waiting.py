@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from schemas.errors import StorageError
-from tests.ray_cluster import RayCluster
+from tests.support.ray_cluster import RayCluster
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.launcher.test_ray_train import config_of, finish, job
 from tests.trainer.runs import train_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS
 from trainer.config import TrainConfig
 from trainer.launcher import ray_train
 from trainer.launcher.worker_group import failed_step

@@ -17,11 +17,11 @@ from trainer.checkpoint.reading import latest_verified
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
+from trainer.hooks import Hooks
 from trainer.model.microbatch import MicroBatch
 from trainer.model.objectives import STATISTICS, ObjectiveLoss, Targets
-from trainer.run.hooks import Hooks
 from trainer.run.loop import Outcome, train
-from trainer.run.setup import preflight
+from trainer.startup.setup import preflight
 
 USE = "tests.trainer.segment_objective:SegmentObjective"
 ROWS = random_rows(8, VOCAB)

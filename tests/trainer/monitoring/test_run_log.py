@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from cluster import storage
-from tests.fault_proxy import FaultProxy, script
+from tests.support.fault_proxy import FaultProxy, script
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.records import figures, step_record
 from tests.trainer.runs import History
 from tests.trainer.states import scratch_folders
-from tests.waiting import HANG_SECONDS
 from trainer.monitoring import run_log
 from trainer.monitoring.history import read_history
 from trainer.monitoring.records import Samples

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from schemas.errors import ConfigError
-from tests.ray_cluster import ROOT
+from tests.support.ray_cluster import ROOT
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.runs import History, train_config, write_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.hooks import Hooks
 from trainer.monitoring.records import LogRecord, StepRecord
 from trainer.monitoring.start_times import use_compile_cache
 from trainer.run import reporting
 from trainer.run.console import ConsoleLog
-from trainer.run.hooks import Hooks
 from trainer.run.loop import train
 
 PARTS = ("process_seconds", "load_seconds", "seek_seconds", "compile_seconds", "first_step_seconds")

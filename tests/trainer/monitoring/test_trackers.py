@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 
 from schemas.errors import ConfigError
+from tests.support.waiting import HANG_SECONDS
 from tests.trainer.records import step_record
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
-from tests.waiting import HANG_SECONDS
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.hooks import Hooks
 from trainer.monitoring import trackers
 from trainer.monitoring.records import Kernel, Started
 from trainer.monitoring.run_log import RunLog
 from trainer.monitoring.trackers import Tracker, TrackerThread, open_trackers
-from trainer.run.hooks import Hooks
 from trainer.run.loop import train
 
 

@@ -16,10 +16,10 @@ from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
 from trainer.checkpoint.reading import latest_verified
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.evaluation.saved_model import evaluate_model
 from trainer.export.load_model import load_model
+from trainer.hooks import Hooks
 from trainer.optim.ema import WeightAverage
-from trainer.run.evaluate_model import evaluate_model
-from trainer.run.hooks import Hooks
 from trainer.run.loop import train
 
 

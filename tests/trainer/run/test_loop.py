@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.trainer.data.test_corpus import corpus_of
-from tests.trainer.run.single_process import equal, run, weights
 from tests.trainer.runs import History, train_config
+from tests.trainer.single_process import equal, run, weights
 from tests.trainer.states import saved_steps
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.hooks import Hooks
 from trainer.model.microbatch import MicroBatch
-from trainer.run.hooks import Hooks
 from trainer.run.loop import Trainer
 
 

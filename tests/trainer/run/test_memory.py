@@ -12,8 +12,8 @@ from tests.trainer.runs import Group, History, phase, train_config, write_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import Ranks, single_rank
+from trainer.hooks import Hooks
 from trainer.run import loop
-from trainer.run.hooks import Hooks
 from trainer.run.memory import MemoryFit
 
 

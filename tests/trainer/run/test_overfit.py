@@ -18,7 +18,7 @@ from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
-from trainer.run.hooks import Hooks
+from trainer.hooks import Hooks
 from trainer.run.loop import Trainer
 
 LENGTH = 16

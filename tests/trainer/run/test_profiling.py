@@ -13,7 +13,7 @@ from tests.trainer.runs import History, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import Profile, TrainConfig
 from trainer.distributed.ranks import single_rank
-from trainer.run.hooks import Hooks
+from trainer.hooks import Hooks
 from trainer.run.loop import train
 from trainer.run.profiling import ProfileWindow
 

@@ -15,10 +15,10 @@ from trainer.config import TrainConfig
 from trainer.data.corpus import open_corpus
 from trainer.distributed.ranks import Ranks, single_rank
 from trainer.export.load_model import load_model
-from trainer.run.hooks import Hooks
-from trainer.run.identity import field_defaults, identity_of
+from trainer.hooks import Hooks
 from trainer.run.loop import train
-from trainer.run.setup import open_data
+from trainer.startup.identity import field_defaults, identity_of
+from trainer.startup.setup import open_data
 
 
 @pytest.fixture(scope="module")

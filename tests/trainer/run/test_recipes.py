@@ -7,18 +7,18 @@ import torch
 import yaml
 
 from cluster.jobs.config_file import load_config
-from tests.ray_cluster import ROOT
+from tests.support.ray_cluster import ROOT
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.data.order import SampleOrder
 from trainer.data.step_plan import TrainingPlan
 from trainer.distributed.ranks import single_rank
+from trainer.evaluation.held_out import ALL
 from trainer.finetuning.config import METRICS, FinetuneConfig
 from trainer.model.pretraining import BertPretraining, parameter_count
-from trainer.run.evaluate import ALL
 from trainer.run.loop import train
-from trainer.run.setup import LearningRates
+from trainer.startup.setup import LearningRates
 
 CONFIGS = [
     path

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from schemas.errors import BertmillError
-from tests.trainer.run.single_process import run
 from tests.trainer.runs import History, phase, train_config
+from tests.trainer.single_process import run
 from tests.trainer.synthetic import write_corpus
 from trainer.data.batches import StepBatches
+from trainer.optim.spike_guard import SpikeGuard
 from trainer.run.loop import Trainer
-from trainer.run.spike_guard import SpikeGuard
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from pipeline.stages.previous import previous_parts
 from pipeline.stages.templates import TemplatesResult
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import TemplateTable
-from schemas.templates import FOUND
+from schemas.columns.templates import FOUND
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
 
 TEMPLATE = 10

@@ -8,7 +8,7 @@ import transformers
 from tokenizers import Tokenizer
 
 from schemas.errors import InputError
-from tests.hub_tokenizers import NAMES, TEXTS, byte_bpe, unigram
+from tests.support.hub_tokenizers import NAMES, TEXTS, byte_bpe, unigram
 from tests.trainer.export.hub_models import random_model, save
 from tests.trainer.finetuning.test_run import config, sentences
 from trainer.export.tokenizer_folder import load_tokenizer, special_ids

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from schemas.errors import CheckpointError
-from tests.hub_tokenizers import unigram, write_tokenizer
+from tests.support.hub_tokenizers import unigram, write_tokenizer
 from tests.trainer.export.hub_models import FAMILIES, random_ids, random_model, save, segments_of
 from trainer.finetuning.inputs.encoding import Encoded, pack_encoded
 from trainer.finetuning.saved.load import LoadedTask

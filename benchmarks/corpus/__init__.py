@@ -1,0 +1,1 @@
+"""The stages after extraction, and whole builds."""

@@ -1,0 +1,1 @@
+"""From dump bytes to sentences: speed, and how clean the text is."""

@@ -1,0 +1,1 @@
+"""Measures the rates that ``bertmill plan`` and the scaling page multiply out."""

@@ -1,0 +1,199 @@
+"""CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
+
+    python benchmarks/rates/measure_rates.py 'FOLDER/*.xml.bz2' [--unit-bytes N] [--passes N] [--write]
+
+The stages run as they are, with Ray Data replaced by a loop, so that what is timed is the work of one core
+(process time: it hardly depends on what else the machine does). --write puts them into
+bertmill/planning/rates.json.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from benchmarks.peak_memory import peak_resident_bytes
+from cluster import storage
+from cluster.jobs.config_file import validate
+from pipeline.config import BuildConfig
+from pipeline.engine import shuffle
+from pipeline.engine.partitions import Partition, plan_partitions
+from pipeline.sources.plan import plan_units
+from pipeline.stages import dedup as stage_dedup
+from pipeline.stages import extract as stage_extract
+from pipeline.stages import instances as stage_instances
+from pipeline.stages import split as stage_split
+from pipeline.stages import vocabulary as stage_vocabulary
+from pipeline.stages.bot_stubs import run_stubs
+from pipeline.stages.near import run_near
+from pipeline.wordpiece.character_table import character_table
+from pipeline.wordpiece.vocabulary import accents_of
+from schemas.arrays import I64
+
+RATES = Path(__file__).resolve().parents[2] / "bertmill" / "planning" / "rates.json"
+# Pages of one pattern that stay in the round of bot stubs; few builds have it, it is timed beside the rest.
+STUBS_KEPT = 1000
+
+
+def map_in_process(items: Sequence[Any], work: Callable[[Any], Any], _size: Any = None) -> Iterator[Any]:
+    """``work`` on one item after the other."""
+    yield from map(work, items)
+
+
+moved_bytes: dict[str, int] = {}
+"""Stored bytes that the last shuffle moved."""
+
+
+def recorded_partitions(sizes: I64, pending: I64) -> list[Partition]:
+    """`plan_partitions`, which adds up what is moved."""
+    partitions = plan_partitions(sizes, pending)
+    moved_bytes["last"] = sum(partition.bytes for partition in partitions)
+    return partitions
+
+
+def without_ray_data() -> None:
+    """Lets the stages use the loop above."""
+    for module in (stage_extract, stage_split, shuffle):
+        module.map_items = map_in_process  # type: ignore[attr-defined]
+    shuffle.plan_partitions = recorded_partitions  # type: ignore[attr-defined]
+    stage_vocabulary.ray = _Immediately()  # type: ignore[attr-defined]
+
+
+class _Immediately:
+    """Stands for ``ray`` where a stage runs one function as one task: here, the vocabulary's training."""
+
+    put, get = staticmethod(lambda value: value), staticmethod(lambda value: value)
+    training_seconds = 0.0
+
+    class remote:  # noqa: N801 - Ray spells it so
+        """``ray.remote(function).remote(...)`` that runs at once, timed."""
+
+        def __init__(self, function: Callable[..., Any]) -> None:
+            self._function = function
+
+        def remote(self, *words: Any) -> Any:
+            """The function's value."""
+            began = time.process_time()
+            result = self._function(*words)
+            _Immediately.training_seconds += time.process_time() - began
+            return result
+
+
+def cpu() -> str:
+    """The processor's name."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def measure(config: BuildConfig) -> dict[str, Any]:
+    """CPU seconds by stage, and the amounts of work."""
+    work = storage.join(config.output, "work")
+    _Immediately.training_seconds = 0.0
+    units = plan_units(config)
+    # Made once by every process, whatever it has to do: no part of a rate.
+    folding = config.vocabulary
+    character_table(folding.cased, accents_of(folding.cased, folding.accents, trained=True))
+    seconds: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        began = time.process_time()
+        result = call()
+        seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
+        return result
+
+    extracted = timed("extract", lambda: stage_extract.run_extract(config, work, units))
+    dedup = timed("dedup", lambda: stage_dedup.run_dedup(config, work, extracted))
+    timed("stubs", lambda: run_stubs(work, ["rates"], extracted.parts, dedup.removals, STUBS_KEPT))
+    timed("near", lambda: run_near(work, ["rates"], extracted.parts, dedup.removals, config.dedup.jaccard))
+    split = timed("dedup", lambda: stage_split.run_split(config, work, extracted, dedup))
+    vocabulary = timed("vocabulary", lambda: stage_vocabulary.run_vocabulary(config, work, extracted, dedup))
+    instances = timed(
+        "instances", lambda: stage_instances.run_instances(config, work, extracted, dedup, split, vocabulary)
+    )
+    shards = [shard for entry in instances.sets for shard in entry.shards]
+    # One task, whatever the number of cores: it grows with the vocabulary, not with the corpus.
+    seconds["vocabulary"] -= _Immediately.training_seconds
+    text = sum(part.text_bytes for part in extracted.parts)
+    tokens = sum(shard.tokens for shard in shards)
+    copies = len(config.instances.lengths) * config.instances.passes
+    sizes = {
+        "shards": sum(shard.bytes for shard in shards),
+        "documents": sum(storage.size(part.uri) for part in extracted.parts),
+    }
+    return {
+        "seconds": seconds,
+        "vocabulary_training_seconds": _Immediately.training_seconds,
+        "units": len(units),
+        "compressed_mb": sum(unit.end - unit.start for unit in units) / 1e6,
+        "wikitext_mb": sum(one.text_counts["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
+        "documents": sum(part.rows for part in extracted.parts),
+        "text_mb": text / 1e6,
+        "made_tokens": tokens,
+        "tokens_per_text_byte": tokens / copies / text,
+        "documents_mb_per_text_mb": sizes["documents"] / text,
+        "shard_bytes_per_token": sizes["shards"] / tokens,
+        "moved_bytes_per_token": moved_bytes["last"] / (tokens / len(config.instances.lengths)),
+        "peak_gb": peak_resident_bytes() / 1e9,
+    }
+
+
+def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
+    """Puts what was measured in place of what stood in ``rates``."""
+    for name, stage in rates["build"]["stages"].items():
+        if name in found["seconds"]:
+            stage["per_core_second"] = float(f"{found[stage['amount']] / found['seconds'][name]:.3g}")
+    rates["build"]["stages"]["vocabulary"]["serial_seconds"] = round(found["vocabulary_training_seconds"], 1)
+    rates["build"]["measured"] = what
+    corpus = rates["corpus"]
+    corpus["measured"] = f"ratios of the same run: {found['compressed_mb']:.1f} MB compressed"
+    corpus["text_mb_per_compressed_mb"] = float(f"{found['text_mb'] / found['compressed_mb']:.3g}")
+    names = ("tokens_per_text_byte", "documents_mb_per_text_mb", "shard_bytes_per_token")
+    for name in (*names, "moved_bytes_per_token"):
+        corpus[name] = float(f"{found[name]:.3g}")
+
+
+def main() -> None:
+    """Measures and prints; with --write, keeps."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("dumps", nargs="+")
+    parser.add_argument("--unit-bytes", type=int, default=4 << 20)
+    parser.add_argument("--vocabulary", type=int, default=30_522)
+    parser.add_argument("--passes", type=int, default=1)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    np.seterr(all="raise")
+    without_ray_data()
+    with tempfile.TemporaryDirectory() as folder:
+        fields = {
+            "output": f"{folder}/corpus",
+            "sources": [{"name": "w", "kind": "wikimedia", "paths": arguments.dumps}],
+            "extraction": {"unit_bytes": arguments.unit_bytes},
+            "vocabulary": {"size": arguments.vocabulary},
+            "instances": {"passes": arguments.passes},
+        }
+        ray.init(
+            address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
+        )
+        found = measure(validate(BuildConfig, fields, "arguments"))
+        ray.shutdown()
+    print(json.dumps(found, indent=1))
+    if arguments.write:
+        rates = json.loads(RATES.read_text())
+        day = datetime.now(UTC).date().isoformat()
+        size = f"{found['compressed_mb']:.1f} MB of dumps"
+        what = f"CPU time of one core of a virtual machine ({cpu()}), {size}, {day}"
+        update(rates, found, what)
+        RATES.write_text(json.dumps(rates, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The trainer: speed, the loader, checkpoints, and the same outputs as other programs."""

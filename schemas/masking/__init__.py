@@ -1,0 +1,1 @@
+"""Masked-LM targets: the rules, the selection of positions, and word lists."""

@@ -1,0 +1,1 @@
+"""Servers, clusters, references and small data that tests of several packages share."""

@@ -1,0 +1,1 @@
+"""Held-out figures of a model, during training and of a saved model."""
