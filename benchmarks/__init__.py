@@ -1,1 +1,1 @@
-"""Measures speed, quality and robustness; results/ holds the results with their commands."""
+"""Measures speed, quality and robustness. results/ has the results and the commands that made them."""

@@ -2,8 +2,8 @@
 
     python -m benchmarks.learn_sentence_words FOLDER [--dumps FOLDER ...] --out TABLE.tsv
 
-FOLDER holds text as `benchmarks.texts` reads it; evaluation sets are left out. ``--dumps`` adds the articles
-of dumps. At most ``--megabytes`` of each language are read, in the order of the files.
+FOLDER holds text as `benchmarks.texts` reads it. Evaluation sets are left out. ``--dumps`` adds the articles
+of dumps. The script reads at most ``--megabytes`` of each language, in the order of the files.
 """
 
 import argparse
@@ -30,7 +30,7 @@ _PARTS = ("text", "books", "pretrain")
 
 
 def documents(folder: Path, dumps: list[Path]) -> Iterator[tuple[str, list[str]]]:
-    """(language, paragraphs) of all documents but those of the sets that the splitter is measured on."""
+    """(language, paragraphs) of all documents except the sets that measure the splitter."""
     for place in dumps:
         for page in real_pages(place):
             yield page.site.lang, list(plain_text(page.wikitext, page.site).paragraphs)
@@ -51,7 +51,7 @@ def by_language(documents: Iterator[tuple[str, list[str]]], most_chars: int) -> 
 
 
 def lines(lang: str, words: LearnedWords) -> Iterator[str]:
-    """The lines of the table for one language, with only those ordinary words that a list has wrong."""
+    """The lines of the table for one language, with only those ordinary words that a list has wrongly."""
     listed = listed_abbreviations(lang)
     for kind in KINDS:
         chosen = [word for word in getattr(words, kind) if not _ROMAN.fullmatch(word)]

@@ -1,4 +1,4 @@
-"""How much memory this process has held at most."""
+"""The peak memory of this process."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ from pathlib import Path
 def peak_resident_bytes() -> int:
     """The highest resident size of this program since it was started, in bytes (Linux: `VmHWM`).
 
-    Not `getrusage`'s `ru_maxrss`: Linux counts there what the process was before `exec` too, so a small
-    program started by a large one inherits the figure of its parent.
+    In `ru_maxrss` of `getrusage`, Linux includes the process before `exec`, so a small program that a large
+    one has started inherits the figure of its parent.
 
     Raises:
         OSError: the system has no `/proc`.

@@ -1,4 +1,4 @@
-"""Pages of all dumps in a folder, for the cleaning benchmarks: small, simple, and tolerant of odd files."""
+"""Reads the pages of all dumps in a folder for the cleaning benchmarks. Tolerates odd files."""
 
 import bz2
 import io
@@ -34,7 +34,7 @@ class RealPage:
 
 
 def real_pages(folder: Path) -> Iterator[RealPage]:
-    """Articles (namespace 0, no redirects) of every .xml and .xml.bz2 file, each page once a wiki."""
+    """Articles (namespace 0, no redirects) of every .xml and .xml.bz2 file, each page once per wiki."""
     seen: set[tuple[str, str]] = set()
     paths = (
         path for path in folder.rglob("*") if path.suffix in (".xml", ".bz2") and "index" not in path.name
@@ -48,7 +48,7 @@ def real_pages(folder: Path) -> Iterator[RealPage]:
 
 
 def pages_of_file(path: Path) -> Iterator[RealPage]:
-    """The articles of one file, of the wiki that the file is named after, else of that of its siteinfo."""
+    """The articles of one file, whose wiki is that of the file's name, otherwise that of its siteinfo."""
     data = path.read_bytes()
     if path.suffix == ".bz2":
         data = bz2.decompress(data)
@@ -72,11 +72,11 @@ def pages_of_file(path: Path) -> Iterator[RealPage]:
                     yield page
                 node.clear()
     except ElementTree.ParseError:
-        return  # a damaged file: what came before the damage counts
+        return  # a damaged file: pages before the damage count
 
 
 def _trusted(namespaces: dict[int, tuple[str, ...]], lang: str) -> dict[int, tuple[str, ...]]:
-    """Some excerpts carry English siteinfo above another wiki's pages: then it says nothing."""
+    """Whether siteinfo can be trusted. Some excerpts have English siteinfo above another wiki's pages."""
     english = namespaces.get(FILE, ("",))[0] in ("", "File")
     return {} if english and lang not in ("en", "simple") else namespaces
 

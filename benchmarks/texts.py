@@ -17,7 +17,7 @@ PARTS = ("text", "books", "pretrain")
 def texts(
     folder: Path, parts: tuple[str, ...] = PARTS, left_out: str | None = None
 ) -> Iterator[tuple[str, str]]:
-    """(language, text) of every document, in a fixed order, but of files with ``left_out`` in their name."""
+    """(language, text) of every document, in a fixed order, without files named like ``left_out``."""
     for part in parts:
         for path in sorted((folder / part).rglob("*")):
             if left_out is not None and left_out in path.name:

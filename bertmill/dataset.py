@@ -60,9 +60,9 @@ def load_corpus(
     - ``manifest``: the corpus, as the path or URI of its manifest.json or its folder.
     - ``batch_size``: rows of one rank in a batch. Give the DataLoader the same number: the order of the rows
       is then the same for any number of DataLoader workers.
-    - ``max_seq_length``: which set of the corpus; may be left out if there is only one.
+    - ``max_seq_length``: which set of the corpus. You may leave it out if there is only one.
     - ``split``: ``train``, or ``validation`` for the held-out rows.
-    - ``epochs``: stop after this many epochs; None never stops. A corpus of several passes has new masks and
+    - ``epochs``: stop after this many epochs, or never if None. A corpus of several passes has new masks and
       pairs in each epoch, until all passes have been used.
     - ``seed``: of the order and of dynamic masks, as ``seed`` in the config of a training run.
     - ``shuffle_window``: row groups whose rows are shuffled together, as ``data.shuffle_window``.
@@ -144,12 +144,12 @@ class _Settings:
 
 
 class CorpusDataset(IterableDataset[Row]):
-    """Rows in training order. Made by `load_corpus`.
+    """Rows in training order, from `load_corpus`.
 
     A row is a dict of int64 tensors: ``input_ids``, ``token_type_ids`` and ``labels`` (each [tokens];
     ``labels`` is -100 where nothing is predicted), ``next_sentence_label`` (0: is next) or
     ``sentence_order_label`` (0: in order) as the corpus was built, and ``row_id``, the row's number in the
-    corpus. There is no padding; `collator` adds it.
+    corpus. Rows have no padding. `collator` adds it.
 
     Every iteration starts at the loaded state, by default at the first row.
     """
@@ -184,8 +184,8 @@ class CorpusDataset(IterableDataset[Row]):
     def state_dict(self) -> dict[str, int]:
         """``{"rows": N}``: all ranks together have consumed the first N rows of the order.
 
-        It counts whole batches. A DataLoader with workers advances the copies in its workers, while this
-        state stays where it is; use `state_after` there.
+        It counts whole batches. A DataLoader with workers advances only the copies in its workers. Use
+        `state_after` there.
         """
         return {"rows": self._consumed}
 
@@ -202,7 +202,7 @@ class CorpusDataset(IterableDataset[Row]):
         self._start = self._consumed = int(state["rows"])
 
     def collator(self, **arguments: Any) -> "PretrainingCollator":
-        """A collator with this corpus' padding id; ``arguments`` are those of `PretrainingCollator`."""
+        """A collator with the padding id of this corpus. ``arguments`` are those of `PretrainingCollator`."""
         pad = {"pad_token_id": self._corpus.special_ids[PAD]} if PAD in self._corpus.special_ids else {}
         return PretrainingCollator(**{**pad, **arguments})
 
@@ -217,7 +217,7 @@ class CorpusDataset(IterableDataset[Row]):
             dynamic_masks(self._corpus, settings.max_seq_length, settings.seed) if settings.dynamic else None
         )
         size = settings.global_batch
-        # Workers take turns by batches. The state of a worker's copy is where the turn of all of them starts.
+        # Workers take turns, batch by batch. The state of a worker's copy is where the round of turns starts.
         turn = self._start
         while True:
             first = turn + worker * size
@@ -236,9 +236,9 @@ class CorpusDataset(IterableDataset[Row]):
                 yield _row(table, index, _LABEL_NAMES.get(self._corpus.objective))
 
     def _share(self, order: SampleOrder, samples: npt.NDArray[np.int64]) -> Places | None:
-        """The places of this rank's rows of a global batch; None past the end.
+        """The places of this rank's rows of a global batch, or None past the end.
 
-        As in the trainer, ranks take rows that lie together, so that each reads few row groups.
+        As in the trainer, a rank takes rows that are stored together, so that it reads few row groups.
         """
         settings = self._settings
         if len(samples) < settings.world_size:

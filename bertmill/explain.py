@@ -1,7 +1,8 @@
-"""What one transform does to a text: the areas of ``bertmill explain``.
+"""The areas of ``bertmill explain``, each of which shows what one transform does to a text.
 
-Each area takes a record (a JSON object) and returns the fields of its answer. A field that is missing is a
-KeyError, a wrong one an InputError; `bertmill.cli.corpus.explain` turns both into an answer with ``error``.
+Each area takes a record (a JSON object) and returns the fields of its answer. It raises KeyError for a
+missing field and InputError for a wrong one. `bertmill.cli.corpus.explain` turns both into an answer with
+``error``.
 """
 
 from collections import Counter
@@ -38,10 +39,10 @@ Explainer = Callable[[Record], Record]
 
 
 def wikitext(record: Record) -> Record:
-    """The text that a reader of a page sees, one paragraph a line.
+    """The text that a reader of a page sees, one paragraph per line.
 
     Fields: ``lang``, ``wikitext``, and, if known, ``namespaces`` (number -> names), the page's ``title``, and
-    ``templates`` (name -> the wikitext of its page), which are learned as those of a dump are.
+    ``templates`` (name -> the wikitext of its page), which are learned like those of a dump.
 
     >>> wikitext({"lang": "en", "wikitext": "{{a|1}} is old.", "templates": {"a": "No. {{{1}}}"}})
     {'output': 'No. 1 is old.'}
@@ -160,10 +161,10 @@ _MAXIMUM = {"max_seq_length": 1 << 17, "max_predictions": 1 << 17}
 
 
 def instances(record: Record) -> Record:
-    """The rows for ``documents`` (sentences of pieces), and how many tokens are in none of them.
+    """The rows for ``documents`` (sentences of pieces), and the number of tokens in no row.
 
-    Fields: documents, max_seq_length, max_predictions, objective, masking, seed; also packing,
-    short_seq_prob, pass, and langs (one code a document). Raises InputError that names a wrong field.
+    Fields: documents, max_seq_length, max_predictions, objective, masking, seed. Also packing,
+    short_seq_prob, pass, and langs (one code per document). Raises InputError that names a wrong field.
     """
     documents = _documents(record)
     distinct_pieces = _distinct(

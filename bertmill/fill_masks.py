@@ -58,7 +58,7 @@ def _tokenizer(folder: str, vocab_size: int) -> tuple[Tokenizer, str, int]:
     if mask_id is None or mask_id >= vocab_size:
         raise CorpusError(f"{folder}: the vocabulary of this model has no mask token")
     if mask_id not in tokenizer.get_added_tokens_decoder():
-        # Otherwise it would be split in a text.
+        # Otherwise the tokenizer would split it in a text.
         tokenizer.add_special_tokens([AddedToken(mask)])
     return tokenizer, mask, mask_id
 

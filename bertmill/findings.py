@@ -16,7 +16,7 @@ class Finding:
 
 
 def try_storage(uri: str) -> Finding:
-    """Whether a folder can be written, and whether conditional puts work there. Leaves nothing behind."""
+    """Checks that a folder can be written and that conditional puts work there. Removes its test files."""
     if storage.scheme(uri) == "file":
         folder = local_files.path_of(uri)
         while not folder.exists():

@@ -37,7 +37,7 @@ class BuildResult:
 def build(
     config: str | os.PathLike[str] | Mapping[str, Any] | BuildConfig, *, cpus: int | None = None
 ) -> BuildResult:
-    """Builds a corpus, or resumes a build of the same config; ``python pipeline/build_corpus.py`` as a call.
+    """Builds a corpus, or resumes a build of the same config, like ``python pipeline/build_corpus.py``.
 
     Runs in the Ray cluster that this process has joined, in the one that RAY_ADDRESS names, or in a new one
     on this machine with ``cpus`` CPUs (default: all). ``config`` is a YAML file (path or URI), a mapping of
@@ -60,11 +60,11 @@ def pretrain(
     *,
     launcher: Literal["ray", "local"] = "ray",
 ) -> Outcome:
-    """Trains a model, or resumes the run of that name; ``python trainer/pretrain.py`` as a call.
+    """Trains a model, or resumes the run of that name, like ``python trainer/pretrain.py``.
 
     ``config`` is a YAML file (path or URI), a mapping of its fields, or a `TrainConfig`. ``launcher`` is
     ``ray`` for workers.num_workers processes under Ray Train, or ``local`` for this process alone. Prints
-    the progress. On SIGTERM or Ctrl-C it saves a checkpoint and returns with status ``stopped``; before the
+    the progress. On SIGTERM or Ctrl-C it saves a checkpoint and returns with status ``stopped``. Before the
     first step it raises KeyboardInterrupt.
 
     Raises BertmillError, whose text is one line: ConfigError for a wrong config, CorpusError for a damaged

@@ -1,7 +1,7 @@
 """Checks that all packages of bertmill come from one place.
 
 ``trainer`` and ``schemas`` are common names. Another package of that name, in the current folder or in
-site-packages, may come before ours on sys.path, and then imports fail far from the cause or run foreign
+site-packages, may come before ours on sys.path. Then imports fail with misleading errors or run foreign
 code. This module imports no other module of bertmill, so that it can report this first.
 """
 

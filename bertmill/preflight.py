@@ -21,11 +21,11 @@ from trainer.startup.room import check_room
 from trainer.startup.setup import preflight as plan_run
 
 _STATE_BYTES = 3 * 4
-"""Of a parameter in a checkpoint: weight and two moments in fp32."""
+"""Bytes of a parameter in a checkpoint: weight and two moments in fp32."""
 
 
 def examine_config(uri: str) -> Iterator[Finding]:
-    """Checks what a job of the config at ``uri`` needs at its start. Leaves nothing behind."""
+    """Checks what a job of the config at ``uri`` needs at its start. Removes its test files."""
     try:
         config = _load(uri)
     except (BertmillError, FileNotFoundError) as error:

@@ -142,7 +142,7 @@ def _held_out_accuracy(group: str, record: Evaluated) -> float | None:
 
 
 def _accuracy(figures: PretrainingFigures | None) -> float | None:
-    """MLM accuracy; None if the record lacks the language."""
+    """MLM accuracy, or None if the record lacks the language."""
     return None if figures is None else figures.mlm_accuracy
 
 

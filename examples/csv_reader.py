@@ -1,4 +1,4 @@
-"""A custom source reader: a CSV file with the columns id, title and text, a document per row.
+"""A custom source reader: a CSV file with the columns id, title and text, one document per row.
 
 A build config names it, from the folder that contains this file's folder:
 
@@ -25,13 +25,13 @@ _COLUMNS = ("id", "title", "text")
 
 
 class CsvReader(FileReader):
-    """Reads CSV files whole. `FileReader` expands the globs and folders of ``paths``."""
+    """Reads whole CSV files. `FileReader` expands the globs and folders of ``paths``."""
 
     def __init__(self, extraction: Extraction) -> None:
         super().__init__(extraction)
 
     def plan_file(self, source: Source, file: SourceFile) -> list[Unit]:
-        """One unit for a file. ``read`` gets only the unit, so the unit carries the delimiter."""
+        """One unit per file. ``read`` gets only the unit, so the unit carries the delimiter."""
         delimiter = source.options.get("delimiter", ",")
         return [Unit.of_file(source, file.uri, name=file.name, options=delimiter)]
 

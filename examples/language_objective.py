@@ -18,7 +18,7 @@ from trainer.model.pretraining import BertPretraining
 
 
 class LanguageObjective(Objective):
-    """Cross-entropy of the row's language; ``languages`` is the number of languages of the corpus."""
+    """Cross-entropy of the row's language. ``languages`` is the number of languages of the corpus."""
 
     def __init__(self, config: ModelConfig, languages: int) -> None:
         super().__init__()

@@ -2,9 +2,9 @@
 
     python examples/train_with_transformers.py runs/demo/corpus/manifest.json --output out --steps 200
 
-The batches are those of a bertmill training run with the same seed. Run the command again with more steps,
-and it resumes from the last checkpoint. The state of the data is a function of the number of steps, so the
-Trainer need not read and drop the rows before.
+The batches are those of a bertmill training run with the same seed. Run the command again with more steps to
+resume from the last checkpoint. The state of the data is a function of the number of steps, so the Trainer
+does not have to read and drop the rows before it.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> float:
         logging_steps=1,
         report_to="none",
         seed=12345,
-        # The dataset seeks to the step itself, so the Trainer need not skip batches.
+        # The dataset seeks to the step itself, so the Trainer does not have to skip batches.
         ignore_data_skip=True,
     )
     checkpoint = get_last_checkpoint(arguments.output) if Path(arguments.output).is_dir() else None

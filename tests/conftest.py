@@ -84,7 +84,7 @@ sys.addaudithook(guard)
 
 @pytest.fixture(scope="session")
 def ray_session() -> "Iterator[RayCluster]":
-    """A local Ray of four logical CPUs; the driver process is connected to it."""
+    """A local Ray of four logical CPUs. The driver process is connected to it."""
     from tests.support.ray_cluster import local_ray
 
     with local_ray() as cluster:
@@ -101,7 +101,7 @@ def submitted_jobs(tmp_path_factory: pytest.TempPathFactory) -> "SubmittedJobs":
 
 @pytest.fixture(scope="session")
 def s3_process(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[S3Server]":
-    """One real S3 server for the whole run; tests that break it must leave it running."""
+    """One real S3 server for the whole run. Tests that break it must leave it running."""
     from tests.support.s3_server import S3Server
 
     server = S3Server(tmp_path_factory.mktemp("s3"))
@@ -141,7 +141,7 @@ def s3_folder(s3_server: "S3Server", request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One Google Cloud Storage emulator for the whole run; its address."""
+    """The address of one Google Cloud Storage emulator for the whole run."""
     from tests.support.gs_server import GsServer
 
     server = GsServer(tmp_path_factory.mktemp("gs"))

@@ -138,7 +138,7 @@ def run_config(folder: Path, corpus: Path, model: Path, **fields: Any) -> TrainC
 
 
 def test_weights_and_tokenizer_come_back(corpus: Path, model: Path, family: str, tmp_path: Path) -> None:
-    """With a learning rate near 0 the export equals the start; with another, it has learnt."""
+    """With a learning rate near 0 the export equals the start. With a normal one, the model learns."""
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
     ids = torch.tensor([[0, *range(5, 40), 2]])
     expected = outputs(theirs, ids, torch.zeros_like(ids))["mlm"]

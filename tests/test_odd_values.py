@@ -47,7 +47,7 @@ ODD = [
     {"a": 1},
 ]
 DELETED = object()
-# Tests every n-th of the slowest changes; n has no common factor with the number of values.
+# Tests every n-th of the slowest changes, where n has no common factor with the number of values.
 _STEP = 5
 DEEP = [b"[" * 200_000, b'{"a":' * 200_000, b"1" * 5000, b"\xff\xfe", b"null", b"[]", b'{"files": {}}']
 
@@ -79,7 +79,7 @@ def places(value: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 
 
 def fine(*actions: Callable[[], object]) -> int:
-    """How many of the actions end without an error; any but an expected one comes through."""
+    """How many of the actions end without an error. Only expected errors are caught."""
     count = 0
     for action in actions:
         try:

@@ -1,14 +1,14 @@
-"""Kills corpus builds at random moments and shows that what comes out is what an undisturbed build gives.
+"""Kills corpus builds at random moments and checks that they give the bytes of an undisturbed build.
 
     python -m benchmarks.chaos.build --kills 50 --storage file --table benchmarks/results/chaos_build.md
 
 Every build writes the same part of the bundled sample to its own output, on two Ray nodes of one CPU:
 the job's own and a second one that joins it. While it runs, something is killed with SIGKILL after a random
 time: the whole job, one Ray worker, the job's raylet, the control store, the second node, or (on s3) the
-storage server, which comes back. On s3 every fiftieth request or so is also answered with 503, and some
-connections break before or after the work is done. A job that ended is started again with the same line.
-Checked for every build: it finishes, every published byte has the SHA-256 of the undisturbed build,
-and no unit that was committed before a restart is committed again.
+storage server, which restarts. On s3 about every fiftieth request also gets a 503, and some connections break
+before or after the work is done. A job that ended is restarted with the same command. Checks for every build:
+it finishes, every published byte has the SHA-256 of the undisturbed build, and no unit that was committed
+before a restart is committed again.
 """
 
 import argparse
@@ -37,13 +37,13 @@ from tests.support.s3_server import BUCKET, S3Server
 
 JOB, WORKER, RAYLET, CONTROL = "job", "worker", "raylet", "control store"
 NODE, SERVER = "second node", "storage server"
-# What a job does not survive: it is started again.
+# Kills that end a job, so that it must be restarted.
 _FATAL = (JOB, RAYLET, CONTROL)
 _EVERYWHERE = (JOB, WORKER, RAYLET, CONTROL, NODE)
 TARGETS = {"file": _EVERYWHERE, "s3": (*_EVERYWHERE, SERVER)}
-# Shares of the requests to the storage server that go wrong, beside those it is dead for.
+# Shares of the requests to the storage server that fail, in addition to those during its downtime.
 FAULTS = {"503": 0.02, "reset": 0.003, "lost": 0.003}
-# How a process is recognised by its command line.
+# A process is recognized by this part of its command line.
 _MARKS = {WORKER: "ray::", RAYLET: "raylet/raylet", CONTROL: "gcs/gcs_server"}
 _MARKER = ".done.json"
 _PATIENCE_SECONDS = 20.0
@@ -51,7 +51,7 @@ _PATIENCE_SECONDS = 20.0
 
 @dataclass
 class Build:
-    """One build and what was done to it."""
+    """One build and its kills."""
 
     output: str
     kills: list[str] = field(default_factory=list)
@@ -104,7 +104,7 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 class SecondNode:
-    """A Ray node of one CPU that joins the Ray of a job as soon as it can."""
+    """A Ray node of one CPU that joins the Ray of a job as soon as possible."""
 
     def __init__(self, job: subprocess.Popen[bytes], log: Path) -> None:
         self._job, self._log = job, log
@@ -128,7 +128,7 @@ class SecondNode:
             time.sleep(0.2)
 
     def _address(self) -> str | None:
-        """Where the control store of the job's Ray answers, once its raylet knows."""
+        """The address of the control store of the job's Ray, once its raylet reports it."""
         for line in descendants(self._job.pid).values():
             if line.split(" ", 1)[0].endswith(_MARKS[RAYLET]):
                 found = re.search(r"--gcs-address=(\S+)", line)
@@ -136,7 +136,7 @@ class SecondNode:
         return None
 
     def kill(self) -> bool:
-        """SIGKILL to the raylet, which takes its workers along. False when the node has not come up."""
+        """Sends SIGKILL to the raylet, whose workers end with it. Returns false when the node is not up."""
         if self._process is None:
             return False
         found = descendants(self._process.pid)
@@ -146,7 +146,7 @@ class SecondNode:
         return bool(raylets)
 
     def end(self) -> None:
-        """Ends every process of the node; the job has ended before."""
+        """Ends every process of the node, after the end of the job."""
         self._thread.join()
         if self._process is not None:
             for pid in [*descendants(self._process.pid), self._process.pid]:
@@ -161,7 +161,7 @@ def strike(
     server: S3Server | None,
     chance: random.Random,
 ) -> bool:
-    """Kills what ``target`` names. Returns false if no such process exists at the moment."""
+    """Kills the process that ``target`` names. Returns false if no such process exists now."""
     if target == NODE:
         return node.kill()
     if target == SERVER:
@@ -193,7 +193,7 @@ def run_build(
     config: Path, build: Build, kills: int, gap: float, targets: tuple[str, ...],
     server: S3Server | None, chance: random.Random, log: Path,
 ) -> None:  # fmt: skip
-    """Starts the build until it ends well; ``kills`` of its lives are disturbed."""
+    """Starts the build until it succeeds, with faults in ``kills`` of its starts."""
     began = time.monotonic()
     while True:
         build.starts += 1
@@ -224,7 +224,7 @@ def _disturb(
     job: subprocess.Popen[bytes], build: Build, kills: int, gap: float, targets: tuple[str, ...],
     node: SecondNode, server: S3Server | None, chance: random.Random,
 ) -> None:  # fmt: skip
-    """Kills one thing after another until the job ends or as much was killed as is wanted."""
+    """Kills one process after another until the job ends or the number of kills is reached."""
     while len(build.kills) < kills:
         deadline = time.monotonic() + chance.expovariate(1 / gap)
         while time.monotonic() < deadline and job.poll() is None:
@@ -234,7 +234,7 @@ def _disturb(
             if strike(target, job, node, server, chance):
                 build.kills.append(target)
                 break
-            if time.monotonic() > patience:  # it may never come up in this life
+            if time.monotonic() > patience:  # it may not come up before this start ends
                 target = chance.choice(targets)
             time.sleep(0.1)
         if job.poll() is not None or build.kills[-1] in _FATAL:
@@ -242,7 +242,7 @@ def _disturb(
 
 
 def _check_markers(build: Build) -> None:
-    """A marker that was there before must not have been written again."""
+    """Checks that no earlier marker was written again."""
     now = markers(build.output)
     for uri, written in build.committed.items():
         if uri in now and now[uri] != written:
@@ -254,7 +254,7 @@ def _check_markers(build: Build) -> None:
 
 @contextmanager
 def store(kind: str, folder: Path, chance: random.Random) -> Iterator[tuple[str, S3Server | None]]:
-    """The folder or URI below which the builds write; a server is reached through a faulty line."""
+    """Yields the folder or URI below which the builds write. A faulty proxy is in front of a server."""
 
     def plan(_number: int, _method: str, _path: str) -> str:
         return chance.choices(["pass", *FAULTS], [1 - sum(FAULTS.values()), *FAULTS.values()])[0]
@@ -275,7 +275,7 @@ def store(kind: str, folder: Path, chance: random.Random) -> Iterator[tuple[str,
 
 
 def main() -> int:
-    """Prints a JSON line for each build; exit status 1 when one of them was not as it must be."""
+    """Prints a JSON line for each build. Returns 1 when a check of one of them failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

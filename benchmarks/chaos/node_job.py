@@ -1,6 +1,6 @@
-"""The training under Ray Train for benchmarks/chaos/nodes.py: its workers keep diaries and take their time.
+"""The training under Ray Train for benchmarks/chaos/nodes.py, with slow workers that keep diaries.
 
-The diaries go to the folder that CHAOS_DIARY names in the environment of the nodes, one file a process.
+The diaries go to the folder that CHAOS_DIARY names in the environment of the nodes, one file per process.
 """
 
 import os
@@ -17,13 +17,13 @@ from trainer.run import loop
 from trainer.run.loop import Outcome
 
 STEP_SECONDS = 0.05
-"""Beside the arithmetic, so that a fault strikes a chosen step and not one of the next dozens."""
+"""Extra seconds per step, so that a fault hits the chosen step and not a later one."""
 
 _work = ray_launcher.work
 
 
 class SlowTrainer(ChaosTrainer):
-    """Says which attempt it belongs to, and rests in each step."""
+    """A trainer that notes its attempt, and sleeps in each step."""
 
     def run(self) -> Any:
         """Trains, after a note of the attempt."""
@@ -37,7 +37,7 @@ class SlowTrainer(ChaosTrainer):
 
 
 def work(settings: dict[str, Any]) -> Outcome | BertmillError:
-    """What each worker runs."""
+    """Runs in each worker."""
     name = f"{settings['config']['run']['name']}-{time.time_ns()}-{os.getpid()}.jsonl"
     path = Path(os.environ["CHAOS_DIARY"]) / name
     SlowTrainer.diary = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)

@@ -1,8 +1,8 @@
-"""Nodes, workers and drivers of trainings under Ray Train that die, and what comes out of it.
+"""Kills nodes, workers and drivers of trainings under Ray Train, and checks the results.
 
-Called by train.py with --nodes. A Ray of several nodes of one CPU each runs a job of two ranks; the
-faults of NODE_FAULTS strike one after another, each within some steps of the first one that an attempt has
-made. What is checked is what runs.py checks, and that a drained node costs no step.
+Called by train.py with --nodes. A Ray of several nodes of one CPU each runs a job of two ranks. The
+faults of NODE_FAULTS strike one after another, each within some steps after the first step of an attempt. The
+checks are those of runs.py, and that a drained node costs no step.
 """
 
 import json
@@ -38,7 +38,7 @@ EXPLAINED = (
 )
 _DRIVER = "import sys; from benchmarks.chaos.node_job import main; sys.exit(main())"
 _ROOM = 160
-"""Steps before the end in which no fault starts: Ray notices a drain seconds later."""
+"""No fault starts in this number of last steps, because Ray notices a drain seconds later."""
 NODE_FAULTS = ("node killed", "node drained", "worker killed", "worker frozen", "driver killed")
 _DRAWN = (*NODE_FAULTS[:2] * 3, *NODE_FAULTS[2:])
 _NOTICE_SECONDS = 60
@@ -46,7 +46,7 @@ _NOTICE_SECONDS = 60
 
 @dataclass
 class Attempt:
-    """What the diaries of one attempt's workers say so far."""
+    """The diaries of one attempt's workers so far."""
 
     number: int
     processes: dict[int, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Attempt:
 
     @property
     def steps(self) -> int:
-        """The highest step that was started; -1 before all ranks have started one."""
+        """The highest step that was started, or -1 before all ranks have started one."""
         return max((step for step, ranks in self.life.made.items() if len(ranks) == 2), default=-1)
 
 
@@ -65,11 +65,11 @@ class Job:
     def __init__(self, run: Run, nodes: Nodes, diaries: Path) -> None:
         self.run, self._nodes, self._diaries = run, nodes, diaries
         self.before: dict[int, int] = {}
-        """Attempt -> step of the newest checkpoint that earlier attempts had committed when it began."""
+        """Attempt -> step of the newest checkpoint that earlier attempts had committed at its start."""
         self.driver = self.start()
 
     def start(self) -> "subprocess.Popen[bytes]":
-        """A driver, with its output in a file."""
+        """Starts a driver, with its output in a file."""
         with (self.run.folder / "driver.log").open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-c", _DRIVER, str(self.run.config)],
@@ -93,7 +93,7 @@ class Job:
         return [found[number] for number in sorted(found)]
 
     def await_attempt(self, after: int) -> Attempt | None:
-        """The attempt after ``after`` once all its ranks make steps; None if the driver has ended."""
+        """The attempt after ``after`` once all its ranks make steps, or None if the driver has ended."""
 
         def begun() -> Attempt | None:
             newest = self.attempts()[-1:]
@@ -113,7 +113,7 @@ class Job:
 
 
 def _read(records: list[dict[str, Any]], attempt: Attempt) -> None:
-    """Adds what one process has written down."""
+    """Adds the diary of one process."""
     life = attempt.life
     for record in records:
         if record["event"] == "joined":
@@ -129,7 +129,7 @@ def _read(records: list[dict[str, Any]], attempt: Attempt) -> None:
 
 
 def wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether ``condition`` came true in time."""
+    """Waits for ``condition``. Returns whether it became true in time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -139,7 +139,7 @@ def wait(condition: Callable[[], bool], seconds: float) -> bool:
 
 
 def strike(job: Job, nodes: Nodes, kind: str, attempt: Attempt, rank: int) -> None:
-    """Lets the fault happen to ``rank``."""
+    """Injects the fault into ``rank``."""
     process = attempt.processes[rank]
     if kind == "node killed":
         nodes.tell(f"kill {process}")
@@ -160,7 +160,7 @@ def _has_step(job: Job, step: int) -> bool:
 
 
 def live_through(job: Job, nodes: Nodes, kinds: list[str], generator: random.Random) -> dict[int, str]:
-    """Faults of ``kinds`` until there is no room for another one; attempt -> what ended it."""
+    """Injects faults of ``kinds`` while steps for another one are left. Returns attempt -> what ended it."""
     ended: dict[int, str] = {}
     last = 0
     while (attempt := job.await_attempt(last)) is not None:
@@ -197,7 +197,7 @@ def examine(job: Job, ended: dict[int, str]) -> None:
 
 
 def write_config(folder: Path, manifest: Path, uri: str, form: str) -> Path:
-    """The YAML of a run that is longer than without Ray, since a start of its workers takes seconds."""
+    """Writes the config of a longer run than without Ray, because its workers take seconds to start."""
     path = chaos_runs.write_config(folder, manifest, uri, 0.1, form)
     config = yaml.safe_load(path.read_text())
     config["phases"][0]["steps"] = STEPS
@@ -209,7 +209,7 @@ def write_config(folder: Path, manifest: Path, uri: str, form: str) -> Path:
 def chaos(
     place: str, faults: int, seed: int, form: str, folder: Path, store: Store, manifest: Path
 ) -> list[str]:
-    """All runs on one storage; the lines of the report."""
+    """Makes all runs on one storage. Returns the lines of the report."""
     begun, generator = time.monotonic(), random.Random(seed)
     rounds = [generator.sample(_DRAWN, len(_DRAWN)) for _ in range(faults // len(_DRAWN) + 1)]
     kinds = [kind for kinds in rounds for kind in kinds][:faults]

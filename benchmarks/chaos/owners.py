@@ -1,13 +1,13 @@
-"""Kills and double starts mixed: does a run ever have two owners, or lose a committed step?
+"""Mixes kills and double starts, and checks that a run never has two owners or loses a committed step.
 
     PYTHONPATH=. python benchmarks/chaos/owners.py --events 50 --table benchmarks/results/chaos_owners.md
 
-One run after another is trained by real processes. Events hit it in random order: its owner is killed or
-frozen, and other processes start under its name before, during and after that. Checked: a start that meets
-a live owner is refused and does no harm; at most one of several starts gets the run; every life resumes
-from the newest commit that anybody has seen; commits of an attempt end with the claim of the next one; a
-replaced owner says so; every execution of every step has the rows of an undisturbed run; the final weights
-have the same SHA-256.
+Real processes train one run after another. Events hit a run in random order: its owner is killed or frozen,
+and other processes start under its name before, during and after that. Checks: a start that meets a live
+owner is refused and does no harm. At most one of several starts gets the run. Every start resumes from the
+newest commit that was seen. Commits of an attempt end with the claim of the next one. A replaced owner
+reports that it was replaced. Every execution of every step has the rows of an undisturbed run. The final
+weights have the same SHA-256.
 """
 
 import argparse
@@ -47,14 +47,14 @@ KINDS = (
 
 
 class Owners:
-    """One run and the processes that want to own it."""
+    """One run and the processes that try to own it."""
 
     def __init__(self, run: Run, results: "Results") -> None:
         self.run, self.results = run, results
         self.seen = 0
         """The newest step that was seen committed."""
         self._closed: dict[int, set[str]] = {}
-        """Attempt -> its commits when the next attempt was there."""
+        """Attempt -> its commits when the next attempt had started."""
         self._number = 0
         self.owner = self._start()
 
@@ -67,7 +67,7 @@ class Owners:
         return Group(self.run.config, 1, Fault(), self.run.folder, self._number, arguments)
 
     def disturb(self, kind: str) -> bool:
-        """Lets an event happen; whether it did before the run was over."""
+        """Injects an event. Returns whether it happened before the run ended."""
         first = self.seen + self.run.random.randrange(1, EVERY + 2)
         if not self._until(first):
             return False
@@ -94,7 +94,7 @@ class Owners:
         self.run.check(self.run.committed() == STEPS, "the last step is not committed")
 
     def _until(self, step: int) -> bool:
-        """Whether the owner has reached ``step`` and still trains. Starts an owner if none runs."""
+        """Returns whether the owner has reached ``step`` and still trains. Starts an owner if none runs."""
         while True:
             self._look()
             if self.owner.poll():
@@ -121,7 +121,7 @@ class Owners:
             self.run.check(not late, f"attempt {attempt} committed {late} beside a newer one")
 
     def _ended(self, group: Group) -> Life:
-        """The life of a process that has ended or will end by itself."""
+        """Returns the life of a process that has ended or will end by itself."""
         life = group.wait()
         examine_rows(self.run, life)
         self._look()
@@ -140,7 +140,7 @@ class Owners:
         self.results.replaced += life.statuses == [2]
 
     def _succeeds(self, before: int) -> None:
-        """The new owner resumes from what was committed."""
+        """Checks that the new owner resumes from the newest commit."""
         while not self.owner.poll() and self.owner.steps_done() < 0:
             self._look()
             time.sleep(0.02)
@@ -221,7 +221,7 @@ class Owners:
 
 
 class Results:
-    """What came out of all events of one storage."""
+    """The results of all events of one storage."""
 
     def __init__(self) -> None:
         self.events: collections.Counter[str] = collections.Counter()
@@ -234,7 +234,7 @@ def _end_of(life: Life) -> str:
 
 
 def chaos(place: str, count: int, generator: random.Random, folder: Path, manifest: Path) -> list[str]:
-    """``count`` events on one storage; the lines of the report."""
+    """Injects ``count`` events on one storage. Returns the lines of the report."""
     begun, results = time.monotonic(), Results()
     runs: list[Run] = []
     with Store(place, folder) as store:
@@ -283,7 +283,7 @@ def report(place: str, runs: list[Run], results: Results, seconds: float) -> lis
 
 
 def main() -> int:
-    """Runs everything; exit status 1 if a check failed."""
+    """Runs everything. Returns 1 if a check failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""Training processes that break at a chosen moment, and the supervisor that starts them again.
+"""Training processes that fail at a chosen moment, and the supervisor that restarts them.
 
-Ranks are forked from one process that has imported everything: a life of a few steps would otherwise
-take ten times as long to import torch as to train.
+Ranks are forked from one process that has imported everything. Otherwise a life of a few steps would take ten
+times as long to import torch as to train.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ POISONED_STEP = 7
 """At this step the last rank computes NaN, in every run, the undisturbed one included."""
 
 FULL_DISK_BYTES = 40_000
-"""Where files stop growing on a "full" disk: below the size of the model, above that of the diary."""
+"""Largest file on a "full" disk: less than the size of the model, more than that of the diary."""
 
 SAVE_STAGES = ("model written", "files written", "read back", "before manifest", "after manifest", "deleting")
 RANK_FAULTS = (
@@ -51,7 +51,7 @@ RANK_FAULTS = (
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to one life of a run."""
+    """The fault of one life of a run."""
 
     kind: str = "none"
     rank: int = 0
@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass
 class Life:
-    """What one group of ranks did before it ended."""
+    """The record of one group of ranks until its end."""
 
     fault: Fault
     world: int
@@ -80,7 +80,7 @@ class Life:
 
     @property
     def finished(self) -> bool:
-        """Whether the run came to its end."""
+        """Whether the run finished."""
         return bool(self.weights)
 
 
@@ -118,7 +118,7 @@ class ChaosTrainer(loop.Trainer):
             rows=batches.row_ids.tolist(),
         )
         if self._here("kill in forward"):
-            # The loss calls parts of the model, not the model.
+            # The loss calls parts of the model, not the model itself.
             self.network.model.token_head.dense.register_forward_pre_hook(lambda *_: die())
         if self._here("kill in backward"):
             self.update.module.register_full_backward_pre_hook(lambda *_: die())
@@ -166,7 +166,7 @@ class ChaosTrainer(loop.Trainer):
             self._save_badly(denied)
 
     def _save_badly(self, denied: bool) -> None:
-        """One save fails; training continues."""
+        """Makes one save fail, which training survives."""
         assert self.saver.store is not None
         self.saver.store.wait()
         self._note_commit()
@@ -239,18 +239,18 @@ def weights_digest(parameters: Any) -> str:
 
 
 def die() -> None:
-    """SIGKILL to this process."""
+    """Sends SIGKILL to this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def limit_files(size: int) -> None:
-    """Lets no file of this process grow beyond ``size`` bytes: writes fail as on a full disk."""
+    """Limits the files of this process to ``size`` bytes, so that writes fail as on a full disk."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def note(diary: int, **record: Any) -> None:
-    """One line in the diary, in one write."""
+    """Adds a line to the diary, in one write."""
     os.write(diary, (json.dumps(record) + "\n").encode())
 
 
@@ -280,7 +280,7 @@ class Group:
                 os.setpgid(0, leader)
                 self._rank_main(["--config", str(config), *overrides], rank, port)
             leader = leader or pid
-            with contextlib.suppress(OSError):  # it has done so itself, or is gone already
+            with contextlib.suppress(OSError):  # it may have ended already
                 os.setpgid(pid, leader)
             self._pids[pid] = rank
 
@@ -313,12 +313,12 @@ class Group:
         return max(steps, default=-1)
 
     def resumed(self) -> int | None:
-        """The step from which it has resumed; None before that."""
+        """The step that it resumed from, or None before that."""
         steps = [record["step"] for record in self._records() if record["event"] == "resumed"]
         return steps[0] if steps else None
 
     def wait_for_step(self, step: int) -> bool:
-        """Waits until ``step`` was started, true, or the ranks have ended before, false."""
+        """Waits until ``step`` has started, or the ranks have ended. Returns whether ``step`` has started."""
         while self.steps_done() < step:
             if self.poll():
                 return self.steps_done() >= step
@@ -326,7 +326,7 @@ class Group:
         return True
 
     def output(self) -> str:
-        """What the ranks have printed so far."""
+        """The output of the ranks so far."""
         return self._output.read_text(errors="replace") if self._output.exists() else ""
 
     def poll(self) -> bool:
@@ -338,7 +338,7 @@ class Group:
         return len(self._statuses) == self.world
 
     def wait(self, seconds: float = 240.0, grace: float = 40.0) -> Life:
-        """The life, once it has ended. A rank that outlives a failed one by ``grace`` is killed."""
+        """Waits for the end of the life. Kills a rank that outlives a failed one by ``grace`` seconds."""
         deadline = time.monotonic() + seconds
         while not self.poll():
             if any(self._statuses.values()):
@@ -350,15 +350,15 @@ class Group:
         return self._life()
 
     def adopt(self, other: "Group") -> None:
-        """Becomes the group that has replaced this one."""
+        """Takes over the processes of the group that has replaced this one."""
         self.__dict__.update(other.__dict__)
 
     def kill(self) -> None:
-        """SIGKILL to every rank that lives."""
+        """Sends SIGKILL to every live rank."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to every rank that lives."""
+        """Sends a signal to every live rank."""
         for pid, rank in self._pids.items():
             if rank not in self._statuses:
                 os.kill(pid, number)

@@ -1,6 +1,6 @@
-"""A training with injected faults, the checks of what it guarantees, and the table of the results.
+"""A training with injected faults, the checks of its guarantees, and the table of the results.
 
-What train.py (ranks that die) and nodes.py (nodes that die) have in common.
+train.py (ranks that die) and nodes.py (nodes that die) share this module.
 """
 
 import collections
@@ -68,7 +68,7 @@ def write_config(folder: Path, manifest: Path, uri: str, dropout: float, form: s
         "checkpoints": {"every_steps": EVERY, "every_seconds": None, "keep": KEEP, "max_failed": MAX_FAILED}
         | {"format": form},
         "logging": {"every_steps": 1, "trackers": []},
-        # The loss of a single step jumps, and one more checkpoint would be kept.
+        # The loss of a single step varies much, so an alarm would keep one more checkpoint.
         "stability": {"alarm": {"action": "off"}},
         "workers": {"collective_timeout_seconds": 15},
     }
@@ -78,7 +78,7 @@ def write_config(folder: Path, manifest: Path, uri: str, dropout: float, form: s
 
 
 def undisturbed(run: Run, world: int) -> Life:
-    """The run that all others are compared with."""
+    """Makes the run that all others are compared with."""
     life = Group(run.config, world, Fault(), run.folder, 0).wait()
     if not life.finished:
         raise SystemExit(f"the undisturbed run failed: {life.statuses}\n{life.output[-3000:]}")
@@ -86,7 +86,7 @@ def undisturbed(run: Run, world: int) -> Life:
 
 
 def examine(run: Run, life: Life, before: int) -> None:
-    """Checks where the life began and what it repeated."""
+    """Checks where the life started and which steps it repeated."""
     examine_rows(run, life)
     earlier = run.lives[:-1]
     if life.resumed < 0:
@@ -98,7 +98,7 @@ def examine(run: Run, life: Life, before: int) -> None:
     done = max(earlier[-1].made, default=earlier[-1].resumed)
     repeated = max(0, done - life.resumed)
     kind = run.faults[-1] if run.faults else "none"
-    # Up to one interval; the save that was due may have been in flight; failed and damaged ones are lost.
+    # Up to one interval, and more if the save that was due was in flight, failed or was damaged.
     in_flight = before < done - done % EVERY
     lost = sum(step > before for step in run.broken.values()) + earlier[-1].failed_saves
     lost += MAX_FAILED * (earlier[-1].fault.kind == "disk full until the run stops")
@@ -121,7 +121,7 @@ def examine_rows(run: Run, life: Life) -> None:
 
 
 def examine_end(run: Run, reference: Life, exact: bool) -> float:
-    """Compares the end of the run with the undisturbed one; the difference of the losses."""
+    """Compares the end of the run with the undisturbed one. Returns the difference of the losses."""
     last = run.lives[-1]
     difference = abs((last.loss or 0.0) - (reference.loss or 0.0))
     run.exact = last.weights == reference.weights
@@ -141,7 +141,7 @@ def examine_end(run: Run, reference: Life, exact: bool) -> float:
 
 
 def show(run: Run) -> None:
-    """One line about a finished run."""
+    """Prints a line about a finished run."""
     print(
         f"{run.uri}: {len(run.lives)} lives, {len(run.faults)} faults, {len(run.problems)} problems",
         flush=True,

@@ -1,4 +1,4 @@
-"""The storage under a chaos run: a local folder, or a real S3 server behind a proxy that can go bad."""
+"""The storage under a chaos run: a local folder, or a real S3 server behind a proxy that can fail."""
 
 import multiprocessing
 import os
@@ -16,7 +16,7 @@ _FAULTS = ("503", "500", "reset", "lost", "cut", "delay 0.2")
 
 
 class Store:
-    """Where the runs lie; ``base`` is their common folder."""
+    """The storage of the runs. ``base`` is their common folder."""
 
     def __init__(self, place: str, folder: Path) -> None:
         self._server = S3Server(folder / "s3") if place == "s3" else None
@@ -27,7 +27,7 @@ class Store:
     def __enter__(self) -> "Store":
         if self._server is not None:
             self._server.start()
-            # In a separate process: the ranks fork from this one, which must not have threads.
+            # In a separate process, because the ranks fork from this one, which must not have threads.
             context = multiprocessing.get_context("fork")
             ours, theirs = context.Pipe()
             self._proxy = context.Process(target=_serve, args=(self._server.port, self._bad, theirs))
@@ -46,23 +46,23 @@ class Store:
             self._server.stop()
 
     def freeze(self, seconds: float) -> None:
-        """The server does not answer for a while."""
+        """Stops the answers of the server for a while."""
         assert self._server is not None
         self._server.freeze()
         time.sleep(seconds)
         self._server.thaw()
 
     def restart(self) -> None:
-        """SIGKILL to the server, and a new one over the same data."""
+        """Kills the server and starts a new one over the same data."""
         assert self._server is not None
         self._server.restart()
 
     def break_network(self) -> None:
-        """From now on one request in four fails."""
+        """Makes one request in four fail from now on."""
         self._bad.value = 1
 
     def heal(self) -> None:
-        """The network is good again."""
+        """Ends the network faults."""
         self._bad.value = 0
 
 

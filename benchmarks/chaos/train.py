@@ -2,13 +2,13 @@
 
     PYTHONPATH=. python benchmarks/chaos/train.py --faults 100 --table benchmarks/results/chaos_train.md
 
-Each run trains a tiny model for STEPS steps with a checkpoint every EVERY steps. Its lives end by faults
-drawn from a list (see FAULTS_* here and RANK_FAULTS in ranks.py); each next life resumes under the
-same run name. Checked for every run: it finishes; every execution of every step had the rows that
-the undisturbed run had, on every rank; each life resumes from the newest committed checkpoint that is not
-damaged; no more than EVERY finished steps are repeated, plus those that a save in flight had not yet
-covered; the final weights have the same SHA-256 as the undisturbed run's (the same loss to 1e-5 when the
-number of ranks changes); and nothing is left over in storage or in the folder for temporary files.
+Each run trains a tiny model for STEPS steps with a checkpoint every EVERY steps. Faults from a list end its
+lives (see FAULTS_* here and RANK_FAULTS in ranks.py), and the next life resumes under the same run
+name. Checks for every run: it finishes. Every execution of every step has the rows of the undisturbed run, on
+every rank. Each life resumes from the newest committed checkpoint that is not damaged. It repeats at most
+EVERY finished steps, plus those that a save in flight had not yet covered. The final weights have the same
+SHA-256 as the undisturbed run's (the same loss to 1e-5 when the number of ranks changes). Nothing is left
+over in storage or in the folder for temporary files.
 """
 
 import argparse
@@ -54,11 +54,11 @@ FAULTS_BESIDE = ("second trainer under the same name", "world size changes")
 FAULTS_DAMAGE = ("byte flipped", "file cut", "file deleted", "manifest cut", "manifest deleted")
 FAULTS_S3 = ("S3 frozen 2 s", "S3 killed and restarted", "bad network", "S3 denies one save")
 _GO_ON = ("disk full, one save", *FAULTS_S3)
-"""Training survives these; a kill of all ranks ends the attempt some steps later."""
+"""Faults that training survives. A kill of all ranks some steps later ends the attempt."""
 
 
 def live_through(run: Run, kinds: list[str], worlds: list[int]) -> None:
-    """Lives with the faults of ``kinds`` one after another until the run is finished."""
+    """Injects the faults of ``kinds``, one per life, until the run is finished."""
     while len(run.lives) < 80:
         kind = kinds.pop() if run.committed() < STEPS - 2 * EVERY and kinds else "none"
         world = worlds[len(run.lives) % len(worlds)]
@@ -79,7 +79,7 @@ def live_through(run: Run, kinds: list[str], worlds: list[int]) -> None:
 
 
 def one_life(run: Run, kind: str, world: int, before: int) -> Life:
-    """Starts the ranks, lets the fault happen, waits for their end."""
+    """Starts the ranks, injects the fault, and waits for their end."""
     number = len(run.lives) + 1
     step = before + run.random.randrange(1, EVERY + 2)
     if kind in RANK_FAULTS or kind == "S3 denies one save":
@@ -100,7 +100,7 @@ def one_life(run: Run, kind: str, world: int, before: int) -> Life:
 
 
 def beside(run: Run, group: Group, kind: str, step: int, number: int) -> None:
-    """Faults that come from outside the ranks."""
+    """Injects faults from outside the ranks."""
     if kind == "bad network":
         run.store.break_network()
     until(group, step)
@@ -110,7 +110,7 @@ def beside(run: Run, group: Group, kind: str, step: int, number: int) -> None:
         run.store.restart()
     elif kind == "second trainer under the same name":
         fault = Fault("kill all", 0, step + 2 * EVERY)
-        # The older one is cut off until the newer one owns the run. Otherwise it could finish before that.
+        # The older one is frozen until the newer one owns the run, because it could finish before that.
         group.signal(signal.SIGSTOP)
         newer = Group(run.config, group.world, fault, run.folder, number + 500, ["--run.take_over=true"])
         deadline = time.monotonic() + 120
@@ -135,7 +135,7 @@ def until(group: Group, step: int) -> None:
 
 
 def damage(run: Run, kind: str) -> bool:
-    """Damages the newest good checkpoint, unless it is the only one; whether it did."""
+    """Damages the newest good checkpoint, unless it is the only one. Returns whether it did."""
     committed = [f for f in list_folders(run.uri) if f.committed and f.uri not in run.broken]
     if len(committed) < 2:
         return False
@@ -156,7 +156,7 @@ def damage(run: Run, kind: str) -> bool:
 
 
 def kinds_for(place: str, count: int, generator: random.Random) -> list[str]:
-    """``count`` faults: every kind about equally often, in random order."""
+    """Draws ``count`` faults: every kind about equally often, in random order."""
     known = [*RANK_FAULTS, "kill while saving", "kill while saving", *FAULTS_DAMAGE, FAULTS_BESIDE[0]]
     if place == "s3":
         known += FAULTS_S3
@@ -165,7 +165,7 @@ def kinds_for(place: str, count: int, generator: random.Random) -> list[str]:
 
 
 def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store, manifest: Path) -> list[str]:
-    """All runs on one storage; the lines of the report."""
+    """Makes all runs on one storage. Returns the lines of the report."""
     generator, world_runs = random.Random(arguments.seed), arguments.world_runs
     base = store.base
     begun = time.monotonic()
@@ -200,7 +200,7 @@ def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store,
 
 
 def main() -> int:
-    """Runs everything; exit status 1 if a check failed."""
+    """Runs everything. Returns 1 if a check failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

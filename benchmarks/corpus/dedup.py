@@ -1,12 +1,12 @@
-"""Near-duplicate search against all-pairs truth, on real documents with planted and real duplicates.
+"""Compares near-duplicate search with all pairs, on real documents with planted and real duplicates.
 
     python -m benchmarks.corpus.dedup DATA_FOLDER [--documents 3000] [--threshold 0.8]
 
-The documents: the two snapshots of Wikipedia articles in neardup/, the editions of books cut into
-pieces of 500 words, articles of 13 languages, and edited copies of some of those at known rates. The
-truth is the exact Jaccard similarity of all pairs that share a shingle. A pair is found when both
-documents are in one cluster; recall counts pairs of at least 0.85, precision the pairs that were
-verified, and the documents that go by their similarity with their nearest fellow in the cluster.
+The documents are the two snapshots of Wikipedia articles in neardup/, the editions of books cut into pieces
+of 500 words, articles in 13 languages, and edited copies of some of those at known rates. The truth is the
+exact Jaccard similarity of all pairs that share a shingle. A pair is found when both documents are in one
+cluster. Recall counts pairs of at least 0.85. Precision counts the verified pairs, and the removed documents
+by their similarity with their nearest neighbor in the cluster.
 """
 
 import argparse

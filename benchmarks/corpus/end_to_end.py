@@ -1,15 +1,15 @@
-"""From dump to shards on one core: MB of wikitext a second, dedup included, and the share of each stage.
+"""Measures a build from dump to shards on one core: MB of wikitext per second, and the share of each stage.
 
     python -m benchmarks.corpus.end_to_end 'FOLDER/enwiki*.xml.bz2' [--title TEXT] [--table FILE]
 
-Every file is a source by itself, so that dumps of two wikis of one language may be read together. Every
-stage runs as in a build, exact and near dedup among them, with Ray Data replaced by a loop; what counts is
-processor time. A build of a small dump runs first, so that imports and first calls are not counted.
+Every file is a separate source, so that dumps of two wikis of one language may be read together. Every stage
+runs as in a build, with exact and near dedup, and with a loop in place of Ray Data. Times are processor time.
+A build of a small dump runs first, so that imports and first calls are not counted.
 
-Beside it, on the text that came out and in the same run, `tokenizers` encode_batch on one thread: the
-yardstick that says how fast this machine is beside the one where wikiextractor and LDDL were measured. The
-chain of the two did 0.79 MB/s of wikitext of an English sample there. Pages with less text are quicker for
-it, so it is also given what it took there for as much wikitext and as much text, which is the sterner rule.
+The same run also measures `tokenizers` encode_batch on one thread, on the text of the corpus. This yardstick
+compares this machine with the one where wikiextractor and LDDL were measured. There, the chain of the two
+processed 0.79 MB/s of wikitext of an English sample. It is faster on pages with less text, so the table also
+has an estimate from its time for the same amounts of wikitext and of text, which is the stricter comparison.
 """
 
 import argparse
@@ -31,14 +31,14 @@ from pipeline.config import BuildConfig
 
 # On one core of one machine, in MB/s: wikiextractor of wikitext, LDDL of text, encode_batch of text.
 WIKIEXTRACTOR, LDDL, YARDSTICK = 2.5, 0.70, 1.95
-# Both, one after the other, in MB of wikitext a second of an English sample.
+# Both, one after the other, in MB of wikitext per second of an English sample.
 CHAIN = 0.79
 SMALL = Path(__file__).resolve().parents[2] / "sample" / "dumps" / "simplewiki-pages-articles.xml.bz2"
 _YARDSTICK_BYTES = 4_000_000
 
 
 def yardstick(corpus: Path) -> float:
-    """MB of text a second of encode_batch with one thread, over sentences of the corpus."""
+    """MB of text per second of encode_batch with one thread, over sentences of the corpus."""
     sentences: list[str] = []
     size = 0
     for part in sorted(corpus.glob("work/extract-*/*.parquet")):
@@ -57,7 +57,7 @@ def yardstick(corpus: Path) -> float:
 
 
 def run(paths: list[str], length: int) -> tuple[dict[str, Any], float]:
-    """What `measure` gives for one set of instances of this length, and the yardstick."""
+    """The figures of `measure` for one set of instances of this length, and the yardstick."""
     ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     _run([str(SMALL)], length, 3000)
     found = _run(paths, length, 30_522)
@@ -122,7 +122,7 @@ def table(found: dict[str, Any], measured: float, load: float) -> str:
 
 
 def main() -> None:
-    """Measures and prints; with --table, adds the result to a file."""
+    """Measures and prints. With --table, adds the result to a file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

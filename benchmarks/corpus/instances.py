@@ -1,15 +1,15 @@
-"""Sentences to shards on real text: rates per core, against the plain reference in the same run.
+"""Measures sentences to shards on real text: rates per core, beside the plain reference in the same run.
 
     python -m benchmarks.corpus.instances TEXT.jsonl.zst [--megabytes 24] [--vocabulary FOLDER] [--json FILE]
     python -m benchmarks.corpus.instances --chi-square 1000000 [--unit whole_word]
 
-The first form reads documents with a `text` and a `lang`, splits and tokenizes them, and prints MB of
-text (UTF-8 bytes of the sentences) per second of processor time for every masking unit and length:
-already tokenized, and with tokenization; with the reference of tests/ (the algorithm of
-google-research/bert in plain Python) on the same sentences; bytes per token of the shards; the same
-text as one single document; and, by the rate of `tokenizers` encode_batch on one thread in the same run, what
-LDDL would make on this machine. The second form compares as many rows of the fast and the slow
-instances by distribution (chi-square) and exits with 1 when one differs.
+The first form reads documents with a `text` and a `lang`, splits and tokenizes them, and prints MB of text
+(UTF-8 bytes of the sentences) per second of processor time for every masking unit and length: already
+tokenized, and with tokenization. It also prints the rate of the reference of tests/ (the algorithm of
+google-research/bert in plain Python) on the same sentences, the bytes per token of the shards, the rate for
+the same text as one document, and the estimated rate of LDDL on this machine, from the rate of `tokenizers`
+encode_batch on one thread in the same run. The second form compares this number of rows of the fast and the
+slow instances by distribution (chi-square) and exits with 1 when one differs.
 """
 
 import argparse
@@ -59,7 +59,7 @@ UNITS = ("token", "whole_word", "span", "ngram")
 LENGTHS = {128: 20, 512: 80}
 VOCABULARY_SIZE = 30_522
 # LDDL with --masking, pairs and masks alone and with tokenization, on one core of a machine where
-# encode_batch on one thread does the third; all in MB of text a second.
+# encode_batch on one thread has the third rate. All in MB of text per second.
 LDDL_PAIRS, LDDL_ALL, LDDL_YARDSTICK = 3.2, 0.70, 1.95
 
 
@@ -87,7 +87,7 @@ def main() -> int:
 
 
 def cpu_seconds(work: Callable[[], Any], repeats: int = 3) -> tuple[float, Any]:
-    """The best of some runs, by processor time, which other processes disturb least."""
+    """The best of some runs, in processor time, which other processes affect least."""
     best, result = float("inf"), None
     for _ in range(repeats):
         started = time.process_time()
@@ -153,7 +153,7 @@ def rates(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def encode_batch_rate(sentences: list[str], vocabulary: Vocabulary) -> float:
-    """MB of text a second of `tokenizers` on one thread, with the same vocabulary."""
+    """MB of text per second of `tokenizers` on one thread, with the same vocabulary."""
     some = sentences[: len(sentences) // 4]
     theirs = BertWordPieceTokenizer(dict(vocabulary.index), lowercase=not vocabulary.cased)
     seconds, _ = cpu_seconds(lambda: theirs.encode_batch(some, add_special_tokens=False), 2)
@@ -161,7 +161,7 @@ def encode_batch_rate(sentences: list[str], vocabulary: Vocabulary) -> float:
 
 
 def beside_lddl(table: list[dict[str, Any]], yardstick: float) -> dict[str, float]:
-    """How many times LDDL's rate, estimated for this machine, the slowest row is; printed, too."""
+    """Prints and returns the ratio of the slowest row to LDDL's rate, estimated for this machine."""
     scale = yardstick / LDDL_YARDSTICK
     pairs, everything = LDDL_PAIRS * scale, LDDL_ALL * scale
     print(f"encode_batch: {yardstick:.2f} MB/s, so LDDL {pairs:.2f} and {everything:.2f} MB/s")
@@ -246,7 +246,7 @@ def reference_rate(bucket: BucketDocuments, vocabulary: Vocabulary, limit: float
 
 
 def compare(wanted: int, units: list[str]) -> int:
-    """Rows of both kinds until there are ``wanted`` of each; the probabilities that they are of one kind."""
+    """Makes ``wanted`` rows of both kinds. Returns the probabilities that they have equal distributions."""
     vocabulary = golden_vocabulary()
     corpus = golden_corpus(200)
     bucket = bucket_of(corpus, vocabulary)

@@ -1,10 +1,11 @@
-"""A build of a corpus of any size: its times, memory and bytes, kills on the way, and `plan` beside it.
+"""Measures a build of a corpus of any size: times, memory, bytes and kills, beside the forecast of `plan`.
 
     python -m benchmarks.corpus.large_build FOLDER --gigabytes 20 --table benchmarks/results/large_build.md
 
-The dumps come from large_corpus.py. The build has exact and near dedup and four passes. While it runs, the
-peak memory of each process is read twice a second. Then `bertmill verify` reads the result. A second build
-is killed with all its processes three times, at random moments, and must publish the same bytes.
+The dumps come from large_corpus.py. The build has exact and near dedup and four passes. While it
+runs, a thread reads the peak memory of each process twice a second. Then `bertmill verify` checks the result.
+A second build is killed with all its processes three times, at random moments, and must publish the same
+bytes.
 """
 
 import argparse
@@ -42,7 +43,7 @@ _ROLES = (("ray::", "worker"), ("raylet/raylet", "raylet"), ("gcs/gcs_server", "
 
 @dataclass
 class Run:
-    """One start of the build to its end."""
+    """One start of the build until its end."""
 
     seconds: float
     status: int
@@ -64,12 +65,12 @@ def stage_of(name: str) -> str:
 
 
 def role(line: str) -> str:
-    """What a process of a build is, by its command line."""
+    """The role of a process of a build, by its command line."""
     return next((name for mark, name in _ROLES if mark in line), "other processes of Ray")
 
 
 def peak_bytes(pid: int) -> int:
-    """The highest resident size of a process so far (`VmHWM`); 0 when it has ended."""
+    """The highest resident size of a process so far (`VmHWM`), or 0 when it has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -80,7 +81,7 @@ def peak_bytes(pid: int) -> int:
 
 @contextmanager
 def watched(process: "subprocess.Popen[str]") -> Iterator[dict[str, int]]:
-    """Yields the peaks by kind of process, which a thread keeps up to date."""
+    """Yields the peaks by kind of process, which a thread updates."""
     peaks: dict[str, int] = {}
     ended = threading.Event()
 
@@ -100,7 +101,7 @@ def watched(process: "subprocess.Popen[str]") -> Iterator[dict[str, int]]:
 
 
 def start(config: Path, cores: int) -> "subprocess.Popen[str]":
-    """The build as a process that leads its own group."""
+    """Starts the build as a process that leads its own group."""
     command = [sys.executable, "pipeline/build_corpus.py", "--config", str(config), "--cpus", str(cores)]
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
     return subprocess.Popen(
@@ -109,7 +110,7 @@ def start(config: Path, cores: int) -> "subprocess.Popen[str]":
 
 
 def build(config: Path, cores: int, log: Path, kill_after: float | None = None) -> Run:
-    """Runs the build; ``kill_after`` seconds later it is killed with all that it started."""
+    """Runs the build, and after ``kill_after`` seconds kills it with all processes that it started."""
     began = time.monotonic()
     process = start(config, cores)
     marks: list[tuple[str, float]] = []
@@ -133,7 +134,7 @@ def build(config: Path, cores: int, log: Path, kill_after: float | None = None) 
 
 
 def kill_all(process: "subprocess.Popen[str]") -> None:
-    """SIGKILL to the build and to every process that it started."""
+    """Sends SIGKILL to the build and to every process that it started."""
     for pid in [process.pid, *descendants(process.pid)]:
         try:
             os.kill(pid, 9)
@@ -142,10 +143,10 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
 
 
 def killed_build(config: Path, cores: int, log: Path, undisturbed: float, seed: int) -> tuple[int, float]:
-    """A build that is killed KILLS times; starts and seconds. Raises SystemExit when it does not finish."""
+    """Kills a build KILLS times. Returns starts and seconds. Raises SystemExit when it does not finish."""
     chance, began = random.Random(seed), time.monotonic()
     for _ in range(KILLS):
-        # Each life resumes, so together they get no further than a build without kills in the same time.
+        # Each life resumes, so together they do at most the work of a build without kills in the same time.
         share = chance.uniform(0.5, 1.0) / (KILLS + 1)
         if build(config, cores, log, undisturbed * share).status == 0:
             raise SystemExit("the build ended before it was killed; try again with another --seed")

@@ -1,11 +1,11 @@
-"""Makes dumps of any size out of the bundled ones: other words, numbers, titles and ids in the real markup.
+"""Makes dumps of any size from the bundled ones: other words, numbers, titles and ids in the real markup.
 
     python -m benchmarks.corpus.large_corpus FOLDER --gigabytes 20
 
 A variant of a page replaces each word by another of its language that is about as frequent, and each number
 by one of the same length. Templates, tags, parameters, namespaces and addresses stay. The replacement depends
 on the variant, so two variants of a page share no phrase, but the words keep their frequencies. One page in a
-hundred is planted again with three words in a hundred left out. FOLDER/corpus.json counts what was made.
+hundred is planted again without three in a hundred of its words. FOLDER/corpus.json has the counts.
 """
 
 import argparse
@@ -45,7 +45,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True)
 class Wiki:
-    """A bundled dump as parts that can be put together again."""
+    """A bundled dump in parts that make a new dump."""
 
     name: str
     header: str
@@ -57,7 +57,7 @@ class Wiki:
 
 @dataclass
 class Made:
-    """What was written."""
+    """Counts of the written dumps."""
 
     files: int = 0
     pages: int = 0
@@ -86,7 +86,7 @@ def read_wiki(path: Path) -> Wiki:
 def wikis(languages: int = LANGUAGES) -> list[Wiki]:
     """The largest bundled dump of each language, for at most this many languages."""
     largest: dict[str, Path] = {}
-    # Wikidata and the like have no articles.
+    # Wikidata and similar wikis have no articles.
     for path in sorted(SAMPLE.glob("*wiki*articles*.xml.bz2"), key=lambda path: path.stat().st_size):
         name = path.name.split("wiki")[0]
         if name not in _OTHER_PROJECTS:
@@ -95,7 +95,7 @@ def wikis(languages: int = LANGUAGES) -> list[Wiki]:
 
 
 def replacements(wiki: Wiki, variant: int) -> dict[str, str]:
-    """Word -> the word that a variant has in its place: a permutation among neighbors by frequency."""
+    """Word -> its replacement in a variant: a permutation among neighbors by frequency."""
     replaced: dict[str, str] = {}
     for first in range(0, len(wiki.words), _RANKS):
         block = wiki.words[first : first + _RANKS]

@@ -1,12 +1,12 @@
-"""Three gigabytes of text in one unit of work and in buckets of half of it, against small units.
+"""Compares three gigabytes of text in one unit and two buckets with the same text in small units.
 
     python -m benchmarks.corpus.one_block [--gigabytes 3] [--folder FOLDER]
 
-A string column of Arrow holds 2 GiB and a list column 2^31 values: a block that outgrows them fails, or
-worse, does not. Documents are drawn from the sentences of the bundled books, so that all differ, into one
-file. It is read as one unit and again in units of 64 MiB; the shards must be the same bytes, and
-`bertmill verify` must find nothing. Memory is that of the largest process, seen four times a second: seven
-bytes for each byte of text in a bucket, and buckets are 64 MiB by default.
+A string column of Arrow holds 2 GiB and a list column 2^31 values. A larger block fails or, worse, does not
+fail. The script draws documents from the sentences of the bundled books, so that all differ, and writes them
+to one file. It reads the file as one unit and in units of 64 MiB. The shards must have the same bytes, and
+`bertmill verify` must find nothing. Memory is that of the largest process, read four times a second: seven
+bytes for each byte of text in a bucket, where buckets have 64 MiB by default.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SEED = 28
 
 
 def write_text(path: Path, size: int) -> int:
-    """Documents of at least ``size`` bytes of text, one JSON object a line; their number."""
+    """Writes documents of at least ``size`` bytes of text, one JSON object per line. Returns their number."""
     lines = gzip.decompress(SENTENCES.read_bytes()).decode().splitlines()
     sentences = [line for line in lines if len(line) > 20]
     generator = np.random.default_rng(_SEED)
@@ -66,7 +66,7 @@ def config(text: Path, output: Path, unit_bytes: int, bucket_bytes: int) -> dict
 def largest_process(root: psutil.Process, stop: threading.Event) -> int:
     """The peak of private bytes of any process below ``root`` until ``stop``.
 
-    What a process maps of the object store is counted for everyone who maps it, so it is left out.
+    Memory that a process maps from the object store counts for every such process, so it is left out.
     """
     most = 0
     while not stop.wait(0.25):
@@ -78,7 +78,7 @@ def largest_process(root: psutil.Process, stop: threading.Event) -> int:
 
 
 def build(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Runs the job and `bertmill verify`; seconds, memory and what was made."""
+    """Runs the job and `bertmill verify`. Returns seconds, memory and counts of the output."""
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(settings))
     began, stop, most = time.monotonic(), threading.Event(), [0]
@@ -112,7 +112,7 @@ def _sha256(path: Path) -> str:
 
 
 def main() -> None:
-    """Prints a JSON line for each way and whether they agree."""
+    """Prints a JSON line for each variant and whether they agree."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=3.0)
     parser.add_argument("--bucket-gigabytes", type=float, default=2.0)

@@ -1,12 +1,12 @@
-"""What does `previous` save? Two snapshots of dumps, the second built with and without the first.
+"""Measures what `previous` saves: two snapshots of dumps, the second built with and without the first.
 
     python -m benchmarks.corpus.reuse DUMP.xml.bz2... [--share 0.05] [--repeats 5]
 
 Prints Markdown. The second snapshot is the first with one more sentence in a share of the articles, and in a
 second round in that share of the pages of all namespaces, templates included. Seconds are processor time of
-this process; the best of the repeats counts, which alternate. The stages that reuse are extract (reading,
-cleaning or reuse, documents and index) and the signatures of near dedup. Beside them stand the parts that no
-reuse avoids, and what index and signatures cost every build. Exit status 1 when a document, a signature or a
+this process. The repeats alternate, and the best counts. The stages that reuse are extract (reading, cleaning
+or reuse, documents and index) and the signatures of near dedup. The tables also show the parts that no reuse
+avoids, and the costs of index and signatures for every build. Exit status 1 when a document, a signature or a
 count differs.
 """
 
@@ -90,7 +90,7 @@ class Extracted:
         return [marker.counts.funnel for marker in self.markers.values()]
 
     def reused(self) -> Reused:
-        """What was reused."""
+        """The counts of reuse."""
         return total_reused(marker.counts.reused for marker in self.markers.values())
 
     def bytes(self, suffix: str) -> int:
@@ -159,7 +159,7 @@ def compare(folder: Path, arguments: argparse.Namespace, changed: str) -> bool:
 
 
 def print_table(best: Mapping[str, float]) -> None:
-    """The stages with and without the earlier build, and the parts of them that stay."""
+    """Prints the stages with and without the earlier build, and the parts that no reuse avoids."""
     rows = [
         ("extract", best["extract"], best["extract with"]),
         ("of it: bz2 alone", best["bz2"], best["bz2"]),
@@ -179,7 +179,7 @@ def print_table(best: Mapping[str, float]) -> None:
 
 
 def print_costs(best: Mapping[str, float], plain: "Extracted", signed: "Signed") -> None:
-    """What index and stored signatures cost every build."""
+    """Prints the costs of index and stored signatures for every build."""
     documents, index = (plain.bytes(suffix) for suffix in (".parquet", ".pages"))
     slower = best["extract"] / best["no index"] - 1
     print(
@@ -203,7 +203,7 @@ def snapshot(folder: Path, dumps: list[Path], share: float, changed: str) -> Sna
 
 
 def mutate(page: bytes, share: float, changed: str) -> bytes:
-    """The page with one more sentence if it is one of the share, which its id decides."""
+    """The page, with one more sentence if its id belongs to the share."""
     if changed == "articles" and b"<ns>0</ns>" not in page:
         return page
     number = re.search(rb"<id>(\d+)</id>", page)
@@ -241,7 +241,7 @@ def decompress(snapshot: Snapshot) -> None:
 
 
 def read(snapshot: Snapshot) -> None:
-    """Reads all pages as far as stage extract does before it looks a page up."""
+    """Reads all pages like stage extract, up to the lookup of a page."""
     for unit in snapshot.units:
         for file in unit.ranges:
             for _ in read_stored_pages(file, snapshot.config.extraction.max_page_chars):

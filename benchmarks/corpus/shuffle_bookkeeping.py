@@ -1,11 +1,11 @@
-"""What a shuffle costs its driver: memory and CPU time, through files and through Ray Data's hash shuffle.
+"""Measures the memory and CPU time of a shuffle's driver, with files and with Ray Data's hash shuffle.
 
 python -m benchmarks.corpus.shuffle_bookkeeping [--maps 4096] [--buckets 23550]
     [--ray-maps 64] [--ray-buckets 512]
 
-The rows are tiny, so what remains is bookkeeping. 4,096 map tasks and 23,550 buckets are those of ten passes
-over 104 Wikipedias. Ray's shuffle gets a smaller one; the last columns are for each pair of a map task and a
-bucket or partition.
+The rows are tiny, so the costs are those of bookkeeping. Ten passes over 104 Wikipedias have 4,096 map tasks
+and 23,550 buckets. Ray's shuffle gets fewer. The last columns are per pair of a map task and a bucket or
+partition.
 """
 
 import argparse
@@ -29,7 +29,7 @@ NUMBERS = pa.schema([pa.field("number", pa.int64())])
 
 @dataclass(frozen=True)
 class Cost:
-    """What the driver of one shuffle used."""
+    """The resources that the driver of one shuffle used."""
 
     kind: str
     maps: int
@@ -62,7 +62,7 @@ def table_of(number: int, buckets: int) -> pa.Table:
 
 
 def through_files(maps: int, buckets: int) -> int:
-    """Rows that arrive through the build's shuffle. One item is one map task."""
+    """Runs the build's shuffle, one map task per item. Returns the rows that arrive."""
     from pipeline.engine.ray_data import GROUP_BYTES
     from pipeline.engine.shuffle import Shuffle
 
@@ -78,7 +78,7 @@ def through_files(maps: int, buckets: int) -> int:
 
 
 def through_ray(maps: int, buckets: int) -> int:
-    """Rows that arrive through ``groupby().map_groups()``, with a partition for each bucket."""
+    """Runs ``groupby().map_groups()`` with a partition for each bucket. Returns the rows that arrive."""
     import ray
 
     def emit(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -96,7 +96,7 @@ KINDS: dict[str, Callable[[int, int], int]] = {"files": through_files, "ray": th
 
 
 def measure(kind: str, maps: int, buckets: int) -> Cost:
-    """One shuffle on a Ray of this process."""
+    """Measures one shuffle on a Ray of this process."""
     from cluster.ray_cluster.connection import connect, quiet_ray_data, use_all_cpus
 
     connect(num_cpus=2)

@@ -1,10 +1,10 @@
-"""Tokenization against `tokenizers` on real sentences: equal ids, counted, and the ratio of the rates.
+"""Compares tokenization with `tokenizers` on real sentences: sentences with equal ids, and rates.
 
     python -m benchmarks.corpus.tokenization DATA_FOLDER VOCAB_FOLDER [--langs en,de] [--max-megabytes 1]
 
 For every language, cased as the vocabulary is: sentences, sentences whose ids differ, MB/s of
 `tokenizers.encode_batch` on one thread (with the ids fetched) and of ours, cold (a new tokenizer) and
-warm (the same text again), by processor time, medians of three; with --max-megabytes 1 a minute of it for
+warm (the same text again), by processor time, medians of three. With --max-megabytes 1 a minute of it for
 161 languages. Both get the text in NFC, as the pipeline gives it. The longest words are excepted.
 """
 
@@ -136,7 +136,7 @@ def compare(lang: str, sentences: list[str], vocabulary: Vocabulary, theirs: Any
 def differences(
     sentences: list[str], expected: list[list[int]], ids: Any, offsets: Any, cased: bool
 ) -> tuple[int, int]:
-    """Sentences with other ids, and those of them that a documented exception explains."""
+    """Sentences with other ids, and how many of them a documented exception explains."""
     table = character_table(cased, default_accents(cased))
     differ = excepted = 0
     for number, wanted in enumerate(expected):

@@ -1,11 +1,11 @@
-"""The vocabulary trainer against that of `tokenizers`, on the same word counts.
+"""Compares the vocabulary trainer with that of `tokenizers`, on the same word counts.
 
     python -m benchmarks.corpus.vocabulary DATA_FOLDER --size 119547 [--megabytes 20]
         [--theirs no] [--out FOLDER]
 
-Both get the same sentences, so the same counts, without smoothing between languages. Printed: seconds
-and hashes of two trainings of each, and pieces per word by language with either vocabulary, cut by the
-same tokenizer.
+Both get the same sentences and therefore the same counts, without smoothing between languages. Prints seconds
+and hashes of two trainings of each, and pieces per word by language with either vocabulary, cut by the same
+tokenizer.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""One bzip2 stream read in 64 units: how much of the rate of plain bz2 stays?
+"""Compares reading one bzip2 stream in 64 units with the rate of plain bz2.
 
     python benchmarks/extraction/bzip2_units.py DUMP.xml.bz2... [--units 64] [--unit-mb 3]
 
 Prints Markdown. The text of the dumps is compressed as one stream, and its blocks are repeated, bit by bit,
 until the stream has units of the size. Rates are MB of compressed bytes per second of processor time of one
-core. A unit decodes its blocks and the beginning of the one behind them, as a reader of pages does. Every
-unit's text is compared with that of the whole file. Exit status 1 when it differs.
+core. A unit decodes its blocks and the start of the next one, as a reader of pages does. The benchmark
+compares every unit's text with that of the whole file. Exit status 1 when it differs.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def repeated_stream(text: bytes, size: int) -> bytes:
-    """One stream of about ``size`` bytes with the blocks of ``text`` again and again."""
+    """One stream of about ``size`` bytes that repeats the blocks of ``text``."""
     data = bz2.compress(text)
     bits = int.from_bytes(data, "big")
     unused = next(pad for pad in range(8) if bits >> pad + 32 & (1 << 48) - 1 == _FOOTER)
@@ -78,7 +78,7 @@ def block_sums(blocks: int, count: int) -> Iterator[int]:
 def measure(path: Path, count: int) -> tuple[float, float, bool]:
     """Seconds of processor time of plain bz2 and of the units, and whether their texts are equal.
 
-    The two take turns: after each unit, plain bz2 reads as much. A busy machine slows both alike.
+    The two alternate: after each unit, plain bz2 reads the same amount. A busy machine slows both equally.
     """
     size, seconds = path.stat().st_size, [0.0, 0.0]
     plain, ours = hashlib.blake2b(), hashlib.blake2b()

@@ -1,9 +1,9 @@
-"""How clean the text is, and what it loses: over all real dumps in a folder.
+"""Measures leftovers of markup and lost words over all real dumps in a folder.
 
     python -m benchmarks.extraction.cleaning_quality DUMPS [--published TEXTS.jsonl.xz ...] [--out RESULTS.md]
 
 A leftover is a piece of markup in a sentence, formulas apart. Words are compared as multisets with
-mwparserfromhell's strip_code after tables, references, files and categories are taken out: "lost" are words
+mwparserfromhell's strip_code without tables, references, files and categories: "lost" are words
 of its text that ours lacks when no sentence is dropped for a hole and headings are kept. With
 --published, pages are also compared with published plain text of the same title (fields lang, title, text),
 each with the version that shares most words with it.
@@ -81,22 +81,22 @@ class Tally:
 
 
 def words(text: str) -> collections.Counter[str]:
-    """Words by spaces; in scripts without spaces, single characters."""
+    """Words separated by spaces, or single characters in scripts without spaces."""
     return collections.Counter(
         re.findall(r"[\u0e00-\u0eff\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]|[^\W_]+", text.lower())
     )
 
 
 def prose_of(page: RealPage) -> str:
-    """What strip_code gives when tables, references, galleries, files and categories are taken out first.
+    """The text of strip_code after removing tables, references, galleries, files and categories.
 
-    That is the usual recipe (the cleaning of Hugging Face's wikipedia data set works so).
+    This is the usual recipe (Hugging Face's wikipedia data set is cleaned in this way).
     """
     code = mwparserfromhell.parse(page.wikitext)
     doomed: list[Any] = [tag for tag in code.ifilter_tags() if str(tag.tag).lower().strip() in _NO_PROSE]
     doomed += [link for link in code.ifilter_wikilinks() if _hidden(page, str(link.title))]
     for node in doomed:
-        with contextlib.suppress(ValueError):  # it went with one around it
+        with contextlib.suppress(ValueError):  # it was removed together with one around it
             code.remove(node)
     kept = (line.strip() for line in code.strip_code().split("\n"))
     return "\n".join(line for line in kept if "|" not in line and not re.fullmatch(r"__\w+__", line))
@@ -142,7 +142,7 @@ def published_texts(paths: Iterable[Path]) -> dict[tuple[str, str], list[str]]:
 
 @dataclass
 class Comparison:
-    """Ours beside the published text of the same pages."""
+    """A comparison with the published text of the same pages."""
 
     pages: int = 0
     published_words: int = 0
@@ -200,7 +200,7 @@ def table(rows: Iterable[tuple[str, Tally]]) -> list[str]:
 
 @dataclass
 class Survey:
-    """What was found over all pages."""
+    """The figures over all pages."""
 
     published: dict[tuple[str, str], list[str]]
     compare: bool = True
@@ -245,7 +245,7 @@ def lost_words(page: RealPage) -> list[tuple[str, int]]:
 
 
 def summary(survey: Survey, worst: int) -> list[str]:
-    """The result as Markdown lines; the first six say the most."""
+    """The result as Markdown lines, the most important six first."""
     total = survey.total()
     lines = [
         "# Cleaning quality over real dumps",

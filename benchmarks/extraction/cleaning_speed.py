@@ -1,12 +1,12 @@
-"""How fast the cleaning is, beside mwparserfromhell in the same run, and how long the slowest page takes.
+"""Measures the speed of cleaning, that of mwparserfromhell in the same run, and the slowest pages.
 
     python -m benchmarks.extraction.cleaning_speed DUMP.xml.bz2 [--dumps FOLDER] [--out RESULTS.md]
 
 Rates are MB of wikitext (UTF-8) per second of processor time of one core, the best of several rounds.
-"markup" is plain_text alone, "extract" all from the compressed dump to sentences. A table has an entry for
-every template that the sample calls: those that shipped rules show as nothing are a reference, and each call
-of any other is expanded from a body with a parser function, which is more than the table of a real wiki does.
-"sentences" and "normalize" are fed with the paragraphs and count their bytes.
+"markup" is plain_text alone, "extract" everything from the compressed dump to sentences. A table has an entry
+for every template that the sample calls: those that shipped rules show as nothing are a reference, and each
+call of any other is expanded from a body with a parser function, which is more work than the table of a real
+wiki causes. "sentences" and "normalize" get the paragraphs and count their bytes.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""Extraction over every dump below a folder: does the accounting close, how fast is it, how much memory?
+"""Extracts every dump below a folder: checks that the counts close, and measures speed and memory.
 
     python benchmarks/extraction/extract_all.py DATA_DIR [--rounds N] [--unit-bytes N]
 
-Prints Markdown. A line per wiki: pages seen, documents kept, pages skipped by reason, wikitext in MB, and the
-rate in MB of wikitext per second of processor time of one core, from the compressed file to rows of
-sentences; the best of the rounds. Beside it bz2 alone, which is most of it. Files that are refused are listed
-with their message. Exit status 1 when the counts do not balance.
+Prints Markdown with a line per wiki: pages seen, documents kept, pages skipped by reason, wikitext in MB, and
+the rate in MB of wikitext per second of processor time of one core, from the compressed file to rows of
+sentences, in the best of the rounds. It also prints the rate of bz2 alone, which takes most of the time, and
+lists refused files with their message. Exit status 1 when the counts do not balance.
 """
 
 import argparse
@@ -49,7 +49,7 @@ class Wiki:
     funnel: Funnel = field(default_factory=Funnel)
 
     def add(self, other: "Wiki") -> None:
-        """Adds figures; the funnel too."""
+        """Adds the figures and the funnel of ``other``."""
         add_fields(self, other)
 
 
@@ -63,7 +63,7 @@ def main() -> int:
     wikis: dict[str, Wiki] = defaultdict(Wiki)
     refused: list[str] = []
     slowest: list[tuple[float, str]] = []
-    pa.array([""])  # pyarrow's first conversion imports what it needs, once in a process
+    pa.array([""])  # pyarrow's first conversion in a process imports modules
     for path in paths:
         config = config_of(path, arguments.unit_bytes)
         try:

@@ -1,4 +1,4 @@
-"""How many sentence ends the splitter finds, and how often it splits inside a sentence, by language.
+"""Counts the sentence ends that the splitter finds, and its cuts inside sentences, by language.
 
     python -m benchmarks.extraction.sentence_boundaries DATA_FOLDER
         [--out benchmarks/results/sentence_boundaries.md]
@@ -10,7 +10,7 @@ paragraphs of books. A text starts after a sentence without a mark at its end, s
 
 - *found*: of the ends between two sentences of a text, the share at which the splitter cuts.
 - *false*: cuts inside a sentence, for each 100 sentences. A translator or an annotator may keep two sentences
-  in a line, so a cut counts as false only if the text around it does not look like an end (`may_be_end`);
+  in a line, so a cut counts as false only if the text around it does not look like an end (`may_be_end`).
   *inside* counts every cut inside a line.
 """
 
@@ -42,7 +42,7 @@ _INVISIBLE = re.compile("[\\s\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]+")
 _CHAPTER = re.compile("\\W*(?:[IVXLC]+\\W*|(?:[A-ZÀ-Ž]{2,}\\W+)?(?:[0-9]+\\W+)+)")
 _NEVER_FIRST = re.compile("[)\\]»“,;:]|[-–—\"'„«( ]*(?=(?P<letter>\\w))")
 _SPACED_IN_ITS_WIKI = frozenset(["km", "lo", "th", "bo", "dz", "my"])
-# NTREX names languages by ISO 639-3; a wiki's code is the shorter one where there is one.
+# NTREX names languages by ISO 639-3. A wiki's code is the shorter one where there is one.
 _WIKI_CODES = dict(
     pair.split(":")
     for pair in """
@@ -60,7 +60,7 @@ _WIKI_CODES = dict(
 
 @dataclass
 class Score:
-    """What the splitter did with one language of one set."""
+    """The counts of the splitter for one language of one set."""
 
     sentences: int = 0
     ends: int = 0
@@ -112,9 +112,9 @@ def texts_of(sentences: Iterable[str], lang: str) -> Iterator[list[str]]:
 
 
 def may_be_end(before: str, after: str) -> bool:
-    """Whether a cut between the two looks like the end of a sentence to a reader who knows no language.
+    """Whether a cut between the two looks like the end of a sentence, without knowledge of the language.
 
-    That is a mark other than a full stop, or a full stop behind a longer word without capitals or digits,
+    That is a mark other than a full stop, or a full stop after a longer word without capitals or digits,
     before a capital or a script without them.
     """
     last = before.rstrip(_CLOSING)
@@ -181,7 +181,7 @@ def ntrex(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def treebanks(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """(language, sentences) of every treebank; those of PUD are of many documents."""
+    """(language, sentences) of every treebank. A treebank of PUD has sentences of many documents."""
     for path in sorted([*(folder / "eval/ud").glob("*.xz"), *(folder / "eval/ud_pud").glob("*.xz")]):
         lang, document = path.name.split("_")[0], []
         for line in lzma.decompress(path.read_bytes()).decode("utf-8").splitlines():
@@ -191,16 +191,16 @@ def treebanks(folder: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def books(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """(language, paragraphs) of every book: of the ends only those between paragraphs are known."""
+    """(language, paragraphs) of every book. Only the ends between paragraphs are known."""
     for path in sorted((folder / "books").rglob("*.txt.xz")):
         text = lzma.decompress(path.read_bytes()).decode("utf-8")
         yield path.parent.name, whole_paragraphs(" ".join(part.split()) for part in text.split("\n\n"))
 
 
 def whole_paragraphs(parts: Iterable[str]) -> list[str]:
-    """``parts`` with those joined to the one before that begin in lower case or with a closing mark.
+    """``parts``, where one that begins in lower case or with a closing mark is joined to the one before.
 
-    No paragraph begins so. Some of the books are cut at every mark, also behind "т." of "и т. д.".
+    No paragraph begins in this way. Some of the books are cut at every mark, even after "т." of "и т. д.".
     """
     paragraphs: list[str] = []
     for part in parts:

@@ -1,18 +1,18 @@
-"""What learned templates, back matter and holes change on real dumps: one row a wiki.
+"""Measures the effect of learned templates, back matter and holes on real dumps, one row per wiki.
 
     python -m benchmarks.extraction.template_cleaning DUMP... [--before OLD.json]
         [--json NEW.json] [--out TABLE.md]
 
-Of each dump the template table is learned as a build does. Per wiki:
-- text dropped: characters of sentences dropped for a hole, as a share of the text with them;
-- leftovers: sentences with markup in them (as in cleaning_quality);
+The script learns the template table of each dump like a build. Per wiki:
+- text dropped: characters of sentences dropped for a hole, as a share of the text with them.
+- leftovers: sentences with markup in them (as in cleaning_quality).
 - link lists: characters of list items that are links or citations, in the last sections of articles. A bare
   link or an italic title with a year counts only below a heading of back matter: lists of villages, works
-  and species at the end of an article are what it is about;
-- calls by what decided how they are shown.
-A second table shows what each kind of knowledge does alone: the text dropped for a hole on pages whose
-templates are all in their dump, with no rule and no table, with the shipped rules, with the table, with both.
-With --before, a result of --json of another version of the code (or of --ablate), its shares stand beside.
+  and species at the end of an article are what it is about.
+- calls by the source that decided what they show.
+A second table shows the effect of each kind of knowledge alone: the text dropped for a hole on pages whose
+templates are all in their dump, without rules and table, with the shipped rules, with the table, and with
+both. --before adds the shares of an earlier --json, of another version of the code or of --ablate.
 """
 
 import argparse
@@ -46,7 +46,7 @@ _TITLE_AND_YEAR = re.compile(r"''[^\n]*(?:1[5-9]|20)\d\d")
 
 
 def link_items(wikitext: str, learned: frozenset[str]) -> list[str]:
-    """The list items of the last sections that hold nothing but links or citations."""
+    """The list items of the last sections that contain only links or citations."""
     parts = _HEADING.split(wikitext)
     found: list[str] = []
     for heading, section in zip(parts[-2:0:-2], parts[:1:-2], strict=True):
@@ -122,7 +122,7 @@ def pages_of_known_templates(unit: Unit, table: TemplateTable) -> Iterator[tuple
 
 
 def knowledge_row(unit: Unit, table: TemplateTable) -> str:
-    """A line of the second table; '' for a dump without such pages."""
+    """A line of the second table, or '' for a dump without such pages."""
     site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
     pages = list(pages_of_known_templates(unit, table))
     cells = []

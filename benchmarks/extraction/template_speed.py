@@ -1,9 +1,9 @@
-"""How fast the first round of stage templates reads a dump, beside what any reader of it costs.
+"""Measures how fast the first round of stage templates reads a dump, compared with plain reading.
 
     python -m benchmarks.extraction.template_speed DUMP.bz2... [--out benchmarks/results/template_speed.md]
 
 For each dump the processor time of three things, the best of five rounds that take turns: bz2 alone,
-reading its pages (bz2 and XML), and the scan for templates, which reads the pages too. The ratios hold on
+reading its pages (bz2 and XML), and the scan for templates, which also reads the pages. The ratios hold on
 any machine.
 """
 

@@ -1,10 +1,9 @@
-"""CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
+"""Measures CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
 
     python benchmarks/rates/measure_rates.py 'FOLDER/*.xml.bz2' [--unit-bytes N] [--passes N] [--write]
 
-The stages run as they are, with Ray Data replaced by a loop, so that what is timed is the work of one core
-(process time: it hardly depends on what else the machine does). --write puts them into
-bertmill/planning/rates.json.
+The stages run unchanged, with a loop in place of Ray Data, to time the work of one core (process time, which
+hardly depends on other load of the machine). --write puts the rates into bertmill/planning/rates.json.
 """
 
 import argparse
@@ -38,7 +37,7 @@ from pipeline.wordpiece.vocabulary import accents_of
 from schemas.arrays import I64
 
 RATES = Path(__file__).resolve().parents[2] / "bertmill" / "planning" / "rates.json"
-# Pages of one pattern that stay in the round of bot stubs; few builds have it, it is timed beside the rest.
+# Pages of one pattern that stay in the round of bot stubs. Few builds use it, so it is timed separately.
 STUBS_KEPT = 1000
 
 
@@ -67,13 +66,13 @@ def without_ray_data() -> None:
 
 
 class _Immediately:
-    """Stands for ``ray`` where a stage runs one function as one task: here, the vocabulary's training."""
+    """Replaces ``ray`` where a stage runs one function as one task, such as the vocabulary's training."""
 
     put, get = staticmethod(lambda value: value), staticmethod(lambda value: value)
     training_seconds = 0.0
 
     class remote:  # noqa: N801 - Ray spells it so
-        """``ray.remote(function).remote(...)`` that runs at once, timed."""
+        """``ray.remote(function).remote(...)`` that runs immediately and is timed."""
 
         def __init__(self, function: Callable[..., Any]) -> None:
             self._function = function
@@ -97,7 +96,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     work = storage.join(config.output, "work")
     _Immediately.training_seconds = 0.0
     units = plan_units(config)
-    # Made once by every process, whatever it has to do: no part of a rate.
+    # Every process makes these once for any amount of work, so they are not part of a rate.
     folding = config.vocabulary
     character_table(folding.cased, accents_of(folding.cased, folding.accents, trained=True))
     seconds: dict[str, float] = {}
@@ -118,7 +117,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         "instances", lambda: stage_instances.run_instances(config, work, extracted, dedup, split, vocabulary)
     )
     shards = [shard for entry in instances.sets for shard in entry.shards]
-    # One task, whatever the number of cores: it grows with the vocabulary, not with the corpus.
+    # One task for any number of cores. It grows with the vocabulary, not with the corpus.
     seconds["vocabulary"] -= _Immediately.training_seconds
     text = sum(part.text_bytes for part in extracted.parts)
     tokens = sum(shard.tokens for shard in shards)
@@ -145,7 +144,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
 
 
 def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
-    """Puts what was measured in place of what stood in ``rates``."""
+    """Replaces values in ``rates`` by the measured ones."""
     for name, stage in rates["build"]["stages"].items():
         if name in found["seconds"]:
             stage["per_core_second"] = float(f"{found[stage['amount']] / found['seconds'][name]:.3g}")
@@ -160,7 +159,7 @@ def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
 
 
 def main() -> None:
-    """Measures and prints; with --write, keeps."""
+    """Measures and prints. With --write, stores the rates."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

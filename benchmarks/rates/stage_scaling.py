@@ -1,16 +1,16 @@
-r"""Seconds of every stage of a build on one core and on two, by the clock: run it on a machine that is idle.
+r"""Measures the wall-clock time of every stage of a build on one core and on two. Run it on an idle machine.
 
-Every process of a build is bound to as many cores, the driver and Ray's own among them.
+Every process of a build is bound to this number of cores, including the driver and Ray's processes.
 
     python -m benchmarks.rates.stage_scaling configs/demo.yaml --dumps 'FOLDER/*-multistream.xml.bz2' \
         --copies 32 --text FOLDER/english.jsonl.zst --megabytes 150 --write
 
---dumps are read by a build that is ended after extract, --copies times each under other names: there is no
-available real dump of that size, and copies are as much work. --text holds documents (`text`, `lang`),
-all of them different, which a whole build reads in --files pieces, with exact and near dedup: there copies
-would not do. Without the two, the sources of the config are read, --copies times, then without exact dedup.
---write keeps seconds and ratios in bertmill/planning/rates.json, from where benchmarks/rates/write_scaling.py
-puts them into docs/project/scaling.md.
+A build that ends after extract reads --dumps, --copies times each under other names, because no real dump of
+that size is available and copies are the same work. A whole build reads --text, which holds different
+documents (`text`, `lang`), in --files pieces with exact and near dedup, which would remove copies. Without
+the two, a build reads the sources of the config, --copies times and without exact dedup. --write keeps
+seconds and ratios in bertmill/planning/rates.json, from which benchmarks/rates/write_scaling.py fills
+docs/project/scaling.md.
 """
 
 import argparse
@@ -38,12 +38,12 @@ _ENDS = re.compile(r" ([\w-]+): .*, took ")
 
 @dataclass(frozen=True)
 class Work:
-    """A build to time: its ``--field=value`` arguments, and the stage after which it is ended, if any."""
+    """A build to time: its ``--field=value`` arguments, and the stage after which to end it, if any."""
 
     arguments: tuple[str, ...]
     until: str = ""
     suffix: str = ""
-    """What follows the stages' names in the table."""
+    """Suffix of the stages' names in the table."""
 
 
 def copied(config: str, copies: int) -> list[str]:
@@ -89,9 +89,9 @@ def of_text(path: Path, folder: Path, megabytes: float, files: int) -> Work:
 
 
 def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
-    """Seconds from the first to the last line of every stage of a fresh build; dedup is one."""
+    """Seconds from the first to the last line of every stage of a fresh build. Dedup counts as one stage."""
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
-    # A build that was ended may still have a worker that writes.
+    # An ended build may still have a worker that writes.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         words = [
             "pipeline/build_corpus.py",
@@ -102,7 +102,7 @@ def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
             f"--output={folder}/corpus",
             *work.arguments,
         ]
-        # What Ray calls a CPU bounds its tasks alone; driver, object store and Arrow would use the other.
+        # Ray's CPUs limit only its tasks. Driver, object store and Arrow would use the other core.
         everything = os.sched_getaffinity(0)
         os.sched_setaffinity(0, set(sorted(everything)[:cores]))
         process = subprocess.Popen(

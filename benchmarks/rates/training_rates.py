@@ -2,10 +2,10 @@
 
     python benchmarks/rates/training_rates.py benchmarks/results/train_throughput.jsonl [--write]
 
-Of the lines of train_throughput.py those count that are ours (``variant``, default "ours": dropout
-as in the configs), on one GPU of the kind that rates.json names, on rows that are full: cases named
-SIZE-LENGTH, with 30,528 pieces, and SIZE-LENGTH-119k, with 119,552. Of several lines of a case the last one
-counts. Afterwards: python benchmarks/rates/write_scaling.py.
+The script uses the lines of train_throughput.py that are ours (``variant``, default "ours":
+dropout as in the configs), on one GPU of the kind that rates.json names, with full rows: cases named
+SIZE-LENGTH, with 30,528 pieces, and SIZE-LENGTH-119k, with 119,552. The last line of a case counts. Then run
+python benchmarks/rates/write_scaling.py.
 """
 
 import argparse
@@ -27,7 +27,7 @@ _KINDS: dict[str, type | tuple[type, ...]] = {
 
 
 def read(path: Path, device: str, variant: str = "ours") -> list[dict[str, Any]]:
-    """The rates in ``path`` that count, as rates.json has them. Raises SystemExit for a line that is none."""
+    """The rates to use from ``path``, as rates.json has them. Raises SystemExit for an invalid line."""
     found = {}
     for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
         line = json.loads(text)
@@ -63,7 +63,7 @@ def update(training: dict[str, Any], ours: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    """Prints the rates that count; with --write, keeps them."""
+    """Prints the rates to use. With --write, stores them."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -92,7 +92,7 @@ def training_table() -> str:
 
 
 def sources(rates: Rates) -> str:
-    """Where every rate is from."""
+    """The source of every rate."""
     training = [
         f"- training, {rate.model} at {rate.max_seq_length}: {origin_text(rate)}"
         for rate in rates.training.rates
@@ -107,7 +107,7 @@ def _filled(part: str, match: re.Match[str]) -> str:
 
 
 def filled(text: str) -> str:
-    """``text`` with the tables between their marks renewed."""
+    """``text`` with new tables between their marks."""
     rates = load_rates()
     build, large = (load_config(BuildConfig, str(ROOT / "configs/wikipedia-104.yaml")),
                     load_config(TrainConfig, str(ROOT / "configs/bert-large-multilingual.yaml")))  # fmt: skip
@@ -128,7 +128,7 @@ def filled(text: str) -> str:
 
 
 def main(words: list[str]) -> int:
-    """Rewrites the document; with --check, exit status 1 when it is out of date."""
+    """Rewrites the document. With --check, only returns 1 when it is out of date."""
     before = DOCUMENT.read_text(encoding="utf-8")
     after = filled(before)
     if words == ["--check"]:

@@ -1,1 +1,1 @@
-"""A model from text to scores, with one command: what english_model.sh and multilingual_model.sh run."""
+"""Makes a model from text to scores with one command, for english_model.sh and multilingual_model.sh."""

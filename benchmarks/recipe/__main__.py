@@ -1,9 +1,9 @@
-"""A model from text to scores; ``english_model.sh`` and ``multilingual_model.sh`` call it.
+"""A model from text to scores. ``english_model.sh`` and ``multilingual_model.sh`` call it.
 
     python -m benchmarks.recipe english --data DATA --out OUTPUT --cards 4
 
 DATA holds pretrain/*.jsonl.zst (id, lang, title, text) and eval/ in the layout of ``bertmill scorecard``.
-Every stage that is done is kept in OUTPUT/recipe.json, so that the same command goes on after a kill.
+OUTPUT/recipe.json keeps every finished stage, so that the same command resumes after a kill.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def call_of(arguments: argparse.Namespace) -> Call:
-    """The call that the arguments ask for."""
+    """The call that the arguments describe."""
     recipe = RECIPES[arguments.recipe]
     return Call(
         recipe=recipe,
@@ -67,7 +67,7 @@ def call_of(arguments: argparse.Namespace) -> Call:
 
 
 def run_stages(call: Call, until: str | None) -> None:
-    """Runs the stages that are not done, and writes the results. Raises BertmillError, Stopped."""
+    """Runs the remaining stages, and writes the results. Raises BertmillError, Stopped."""
     about = {"recipe": call.recipe.name, "minutes": call.minutes, "cards": call.cards, "toy": call.toy,
              "overrides": list(call.overrides)}  # fmt: skip
     state = State(call.at("recipe.json"), about)
@@ -84,14 +84,14 @@ def run_stages(call: Call, until: str | None) -> None:
 
 
 def main() -> int:
-    """Runs the command line. 143: stopped by a signal. 2: an error."""
+    """Runs the command line. Returns 143 if a signal stopped it, 2 for an error."""
     arguments = parser().parse_args()
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
         with shutdown.handled():
             run_stages(call_of(arguments), arguments.until)
     except Stopped as stopped:
-        print(f"recipe: {stopped}: stopped; rerun the same command to go on", file=sys.stderr)
+        print(f"recipe: {stopped}: stopped; rerun the same command to resume", file=sys.stderr)
         return shutdown.EXIT_STOPPED
     except BertmillError as error:
         print(f"recipe: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The commands that the stages run: one child process at a time, which gets the signals of this one."""
+"""The commands that the stages run: one child process at a time, which receives the signals of this one."""
 
 import importlib.util
 import os
@@ -16,7 +16,7 @@ _POLL_SECONDS = 0.3
 
 
 class Stopped(Exception):  # noqa: N818 - not an error
-    """A child process was stopped by a signal and saved what it had."""
+    """A signal stopped a child process, which saved its state."""
 
 
 def run(command: Sequence[str], name: str) -> None:
@@ -35,7 +35,7 @@ def run(command: Sequence[str], name: str) -> None:
             with suppress(subprocess.TimeoutExpired):
                 status = child.wait(_POLL_SECONDS)
             if shutdown.requested() and not told:
-                # After Ctrl-C in a terminal it is the second signal, which changes nothing.
+                # After Ctrl-C in a terminal this is the second signal, which changes nothing.
                 child.send_signal(signal.SIGTERM)
                 told = True
     if told or status == shutdown.EXIT_STOPPED:

@@ -1,4 +1,4 @@
-"""What benchmarks/notes/first_model.md shows of the first model: its curves and its scores.
+"""The curves and scores of the first model for benchmarks/notes/first_model.md.
 
 python -m benchmarks.recipe.first_model_results tasks results
 python -m benchmarks.recipe.first_model_results run runs/first-model --to FILE.json --chart FILE.svg
@@ -52,7 +52,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def run_summary(run: str, every: int) -> dict[str, Any]:
-    """Curves, held-out figures, starts and rates of a run; a point for each ``every`` steps."""
+    """Curves, held-out figures, starts and rates of a run, with a point for each ``every`` steps."""
     history = read_history(run)
     events: dict[str, list[Record]] = defaultdict(list)
     for event in history.events:
@@ -93,7 +93,7 @@ def _point(record: Record) -> dict[str, float]:
 
 
 def _rates(records: list[Record]) -> dict[str, float]:
-    """Medians over the lines of the log: a line that held a measurement or a save does not count more."""
+    """Medians over the lines of the log, so that a line with a measurement or a save does not count more."""
 
     def median(name: str) -> float:
         return float(f"{statistics.median(one[name] for one in records if name in one):.5g}")
@@ -105,7 +105,7 @@ def _rates(records: list[Record]) -> dict[str, float]:
 
 
 def chart(summary: dict[str, Any]) -> str:
-    """The loss of masked tokens while training, and held out, against the steps: an SVG."""
+    """The training and held-out loss of masked tokens by step, as an SVG."""
     training = [(one["step"], one["mlm_loss"]) for one in summary["training"]]
     held_out = [
         Line(f"held out, {group}", [(one["step"], one[group]["mlm_loss"]) for one in summary["held_out"]])
@@ -113,7 +113,7 @@ def chart(summary: dict[str, Any]) -> str:
         if group not in ("step", "all")
     ]
     svg = line_chart([Line("training", training), *held_out], "step")
-    # As a file it must be XML, which wants quotes about every value.
+    # As a file it must be XML, which requires quotes around every value.
     svg = _BARE_VALUE.sub(r'="\1"', svg)
     return svg.replace("<svg ", f"<svg xmlns='http://www.w3.org/2000/svg' style='{_STYLE}' ", 1) + "\n"
 

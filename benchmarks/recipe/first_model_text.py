@@ -10,7 +10,7 @@ from pathlib import Path
 
 from benchmarks.recipe.text import distribute, lines_of
 
-# Who gathered the text -> which Wikipedia of which age it is.
+# Collector of the text -> the edition and date of its Wikipedia.
 SOURCES = {
     "github:Hasan72341/Mini-Search-Engine": "enwiki-2025",
     "github:ZhouYii/PatchedDistro": "enwiki-older",
@@ -21,7 +21,7 @@ PARTS = 8
 
 
 def split(origin: Path, folder: Path) -> Counter[str]:
-    """Writes ``folder``/SOURCE-PART.jsonl.zst, lines unchanged and in order; the lines of each source."""
+    """Writes ``folder``/SOURCE-PART.jsonl.zst, lines unchanged and in order. Returns the lines per source."""
     return distribute(lines_of(origin), folder, lambda record: SOURCES[record["source"]], PARTS)
 
 

@@ -1,4 +1,4 @@
-"""RESULTS of a recipe: everything that the stages found, as JSON and as a page of Markdown."""
+"""The results of all stages of a recipe, as JSON and as a page of Markdown."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How many steps fit into the time, and which learning rate to take: pure functions of what was measured."""
+"""Pure functions of measurements: how many steps fit into the time, and which learning rate is best."""
 
 import math
 import statistics
@@ -25,7 +25,7 @@ def step_seconds(lines: Sequence[tuple[int, float]], length: int) -> float:
 
 
 def fit_steps(seconds: float, steps: Sequence[float], shares: Sequence[float]) -> list[int]:
-    """Steps of each phase in ``seconds``, when a step takes ``steps`` seconds; at least 1 of each.
+    """Steps of each phase in ``seconds``, when a step takes ``steps`` seconds, at least 1 of each.
 
     ``shares`` are those of the phases in the time.
 
@@ -37,7 +37,7 @@ def fit_steps(seconds: float, steps: Sequence[float], shares: Sequence[float]) -
 
 
 def best_rate(losses: Mapping[float, float | None]) -> float:
-    """The lr with the lowest held-out loss; of equal ones the smallest. None and NaN stand for failed runs.
+    """The lr with the lowest held-out loss, and among equal losses the smallest. Failed runs are None or NaN.
 
     Raises ConfigError when all have failed.
 

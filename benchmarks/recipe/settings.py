@@ -1,4 +1,4 @@
-"""What differs between the models that the recipe makes, and what a call of the script sets."""
+"""The settings of each model that the recipe makes, and those of a call of the script."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "multilingual": Recipe(
         name="multilingual",
-        # Tasks are learned in English, which the multilingual files hardly have.
+        # Tasks are learned in English, of which the multilingual files have little text.
         texts=(("multilingual*.jsonl.zst", None), ("english*.jsonl.zst", 40.0)),
         evaluation=("xquad/*", "tydiqa/*", "tydiqa/*/*", "sib200/*/*", "tatoeba/*"),
         columns=("panx/*", "ud/*", "ud_pud/*"),
@@ -73,12 +73,12 @@ class Call:
     work: Path
     """Local folder for text and fine-tuning."""
     cards: int
-    """Processes that train together; GPUs unless ``cpu``."""
+    """Processes that train together, each on a GPU unless ``cpu`` is set."""
     cpu: bool
     minutes: float
     """Wall-clock time of the pretraining."""
     search_seconds: float
-    """Wall-clock time of each run of the search; 0 takes the middle learning rate without one."""
+    """Wall-clock time of each run of the search, or 0 for the middle learning rate without a search."""
     launcher: str
     """ray, torchrun or local."""
     toy: bool

@@ -1,4 +1,4 @@
-"""The stages, in order. Each returns what the report needs of it, and can be repeated after a kill."""
+"""The stages, in order. Each returns its part of the report, and can be repeated after a kill."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ from cluster import storage
 from schemas.errors import BertmillError, CheckpointError
 from trainer.monitoring.history import read_history
 
-# Steps of each phase whose rate is measured; the first half warms up.
+# Steps of each phase whose rate is measured. The first half warms up.
 _MEASURED_STEPS = 60
 _SAVES = ("--checkpoints.every_steps=null", "--checkpoints.every_seconds=null")
 Result = dict[str, Any]
@@ -100,7 +100,7 @@ def search(call: Call, state: State) -> Result:
             run(_run_of(call, name, phases, f"--evaluation.every_steps={steps}", *_SAVES), name)
             losses[rate] = _held_out(call.at("runs", name))
         except BertmillError as error:
-            # A rate that diverges ends its run, which is an answer; best_rate refuses when none is left.
+            # A rate that diverges ends its run and loses the search. best_rate raises when none is left.
             print(f"{name}: {error}", flush=True)
             losses[rate] = None
     found = {f"{rate:g}": loss for rate, loss in losses.items()}
@@ -108,13 +108,13 @@ def search(call: Call, state: State) -> Result:
 
 
 def pretrain(call: Call, state: State) -> Result:
-    """The run itself, with as many steps as fit into the time at the measured rate."""
+    """The run itself, with the number of steps that fit into the time at the measured rate."""
     planned: Result | None = state.get("plan")
     if planned is None:
         measured = state.get("measure")["step_seconds"]
         steps = fit_steps(call.minutes * 60, measured, call.recipe.shares)
         planned = {"steps": steps, "learning_rate": state.get("search")["learning_rate"]}
-        # Before the first step: a resumed run must have the same schedule.
+        # Stored before the first step, because a resumed run must have the same schedule.
         state.put("plan", planned)
     every = max(1, sum(planned["steps"]) // 10)
     phases = _phases(call, planned["steps"], planned["learning_rate"])
@@ -224,7 +224,7 @@ def _run_of(call: Call, name: str, phases: list[Result], *overrides: str) -> lis
             f"--run.name={name}",
             f"--run.storage={call.at('runs')}",
             f"--data.manifest={call.at('corpus', 'manifest.json')}",
-            # The measuring run goes through all mask rates, whose shapes are compiled once for all runs.
+            # The measuring run uses all mask rates, so their shapes are compiled once for all runs.
             f"--compile_cache={call.work / 'compiled'}",
             f"--phases={json.dumps(phases)}",
             *overrides,

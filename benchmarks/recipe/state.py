@@ -1,4 +1,4 @@
-"""What the stages have found out, kept beside their output, so that the same command goes on after a kill."""
+"""Keeps the results of the stages beside their output, so that the same command resumes after a kill."""
 
 import json
 from typing import Any

@@ -28,9 +28,9 @@ def lines_of(path: Path) -> Iterator[str]:
 def distribute(
     lines: Iterable[str], folder: Path, name_of: Callable[[dict[str, Any]], str | None], parts: int
 ) -> Counter[str]:
-    """Writes ``folder``/NAME-PART.jsonl.zst, lines unchanged and in order; the lines of each name.
+    """Writes ``folder``/NAME-PART.jsonl.zst, lines unchanged and in order. Returns the lines of each name.
 
-    ``name_of`` a record decides where its line goes; None leaves it out.
+    ``name_of`` a record is the NAME of its line, or None to leave it out.
     """
     folder.mkdir(parents=True, exist_ok=True)
     counts: Counter[str] = Counter()
@@ -50,9 +50,9 @@ def distribute(
 
 
 def gather(origins: list[tuple[str, float | None]], folder: Path, parts: int = PARTS) -> dict[str, Any]:
-    """Writes the text of ``origins`` to ``folder``; its documents and megabytes by language.
+    """Writes the text of ``origins`` to ``folder``. Returns documents and megabytes by language.
 
-    An origin is a glob, and the megabytes that are taken of each language, from the start; None takes all.
+    An origin is a glob, and the megabytes to take of each language, from the start, or None for all.
     Raises InputError when a glob matches nothing.
     """
     documents: Counter[str] = Counter()
@@ -87,7 +87,7 @@ def gather(origins: list[tuple[str, float | None]], folder: Path, parts: int = P
 
 
 def sentences_of_columns(pattern: str, target: Path) -> int:
-    """Writes the sentences of column files (word, tab, tag; CoNLL-U) as JSON lines; their number.
+    """Writes the sentences of column files (word, tab, tag; CoNLL-U) as JSON lines. Returns their number.
 
     The check for contamination compares running text, which those files do not hold.
     """

@@ -1,11 +1,11 @@
-"""The cost of a checkpoint: how long training pauses, and how long the background thread writes.
+"""Measures the cost of a checkpoint: how long training pauses, and how long the background thread writes.
 
     PYTHONPATH=. python benchmarks/training/checkpoint_cost.py --size large --to /fast/disk/run --saves 3
 
-The state is that of a BERT of the given size with AdamW (three fp32 numbers a parameter), on the GPU if
-there is one. The stall is what ``save_async`` takes; the first one also allocates the host buffers. A
-training thread computes matrix products all the while, so the table also shows what the background work
-takes from it.
+The state is that of a BERT of the given size with AdamW (three fp32 numbers per parameter), on the GPU if
+there is one. The stall is the time of ``save_async``. The first stall includes the allocation of the host
+buffers. A training thread computes matrix products all the time, so the table also shows how much the
+background work slows it down.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def state_of(size: str, device: torch.device) -> TrainingState:
 
 
 class Training:
-    """Matrix products in a thread of their own, counted."""
+    """A thread that computes and counts matrix products."""
 
     def __init__(self, device: torch.device) -> None:
         self._left = torch.rand(1024, 1024, device=device)
@@ -69,7 +69,7 @@ class Training:
         self._thread.join()
 
     def rate(self, during: float) -> float:
-        """Products a second over the next ``during`` seconds."""
+        """Products per second over the next ``during`` seconds."""
         before, begun = self.products, time.monotonic()
         time.sleep(during)
         return (self.products - before) / (time.monotonic() - begun)
@@ -90,7 +90,7 @@ def main() -> None:
 
 
 def measure(size: str, run: str, saves: int, device: torch.device) -> None:
-    """Prints one line for each save and the sum of it."""
+    """Prints one line for each save and a summary."""
     state = state_of(size, device)
     parameters = sum(tensor.numel() for tensor in state.model.values())
     print(f"{size}: {parameters / 1e6:.1f} M parameters on {device}, {torch.get_num_threads()} CPU threads")

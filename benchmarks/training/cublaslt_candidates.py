@@ -1,10 +1,10 @@
-"""The products of a layer, on a GPU: torch's algorithm against the fastest of cuBLASLt's candidates.
+"""Compares torch's algorithm with the fastest of cuBLASLt's candidates, for the products of a layer on a GPU.
 
     python -m benchmarks.training.cublaslt_candidates
 
-For BERT-base at 131,072 tokens and BERT-large at 65,536: a JSON line for each product with microseconds of
-torch and of the chosen algorithm: medians of rounds in turn, so that the GPU is as warm for both. The product
-with GELU in its epilogue is left out, because torch does not have it.
+Prints, for BERT-base at 131,072 tokens and BERT-large at 65,536, a JSON line for each product with the
+microseconds of torch and of the chosen algorithm: medians of alternating rounds, so that the GPU is equally
+warm for both. The product with GELU in its epilogue is left out, because torch does not have it.
 """
 
 import json
@@ -47,7 +47,7 @@ def call_of(product: Product, tokens: int) -> Callable[[], Tensor]:
 
 
 def microseconds(call: Callable[[], object]) -> float:
-    """Of one call, after two that are not measured."""
+    """Microseconds of one call, after two that are not measured."""
     call(), call()
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     start.record()

@@ -1,10 +1,10 @@
-"""How fast the loader reads and packs, and how soon it is ready anywhere in a run.
+"""Measures how fast the loader reads and packs, and how fast it seeks to any place in a run.
 
     python -m benchmarks.training.loader [--manifest corpus/manifest.json] [--steps 30] [--folder /tmp/x]
 
-Rates are tokens per second of CPU time of one process, so they hold on a busy machine too. Without a
-manifest it writes a corpus of its own and, for the seek, a manifest of 10^9 rows that names it again and
-again. Prints a Markdown table.
+Rates are tokens per second of CPU time of one process, so they also hold on a busy machine. Without a
+manifest it writes its own corpus and, for the seek, a manifest of 10^9 rows that repeats the shards of this
+corpus. Prints a Markdown table.
 """
 
 import argparse
@@ -30,12 +30,12 @@ from trainer.startup.setup import open_data
 VOCABULARY = 30_522
 GROUPS = 40
 BILLION_SHARDS = 24_415
-# What one H100 takes of BERT-base at most, measured figures in docs/ notwithstanding: tokens a second.
+# An upper limit for BERT-base on one H100, above all measured rates: tokens per second.
 GPU_TOKENS = 1_000_000
 
 
 def write_shard(path: Path, length: int, groups: int, seed: int) -> dict[str, Any]:
-    """One shard of invented rows, nine of ten of them full, with 15 % targets; its manifest entry."""
+    """Writes a shard of random rows, nine of ten full, with 15 % targets. Returns its manifest entry."""
     random = np.random.default_rng(seed)
     rows = groups * ROW_GROUP_ROWS
     lengths = np.where(random.random(rows) < 0.9, length, random.integers(16, length, rows))
@@ -67,7 +67,7 @@ def write_shard(path: Path, length: int, groups: int, seed: int) -> dict[str, An
 
 
 def write_manifest(folder: Path, name: str, shards_of_length: dict[int, list[dict[str, Any]]]) -> Path:
-    """A manifest of these shards, with a vocabulary beside it."""
+    """Writes a manifest of these shards, with a vocabulary beside it."""
     (folder / "tokenizer").mkdir(exist_ok=True)
     (folder / "tokenizer" / "vocab.txt").write_bytes(vocabulary(VOCABULARY))
     sets = [set_entry(f"len{length}", length, 0, shards) for length, shards in shards_of_length.items()]
@@ -95,7 +95,7 @@ def config_of(manifest: Path, length: int, batch: int, steps: int, **data: Any) 
 
 
 def rate(config: TrainConfig, world_size: int) -> tuple[float, float]:
-    """(Tokens of this rank per second of CPU time, share of the micro-batches' room in use)."""
+    """(Tokens of this rank per second of CPU time, used share of the micro-batches)."""
     with ExitStack() as cleanup:
         data = open_data(config, Ranks(0, world_size, torch.device("cpu"), None), cleanup)
         data.reader.read(0)
@@ -108,7 +108,7 @@ def rate(config: TrainConfig, world_size: int) -> tuple[float, float]:
 
 
 def seek(config: TrainConfig) -> list[tuple[str, float, float]]:
-    """(Position, CPU seconds, wall seconds) from nothing to the first batch."""
+    """(Position, CPU seconds, wall seconds) from a cold start to the first batch."""
     found = []
     for share in (0.0, 0.5, 0.9, 0.999):
         begin, wall = time.process_time(), time.monotonic()

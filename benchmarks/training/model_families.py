@@ -1,4 +1,4 @@
-"""The largest difference of outputs between transformers and this package, by family, in and out.
+"""Measures the largest difference of outputs from transformers, by family, in and out.
 
     python -m benchmarks.training.model_families
 

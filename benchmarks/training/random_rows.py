@@ -14,7 +14,7 @@ ROWS = {128: 16384, 512: 8192}
 
 
 def length_range(kind: str, length: int) -> tuple[int, int]:
-    """The shortest and the longest row; lengths between them are drawn evenly.
+    """The shortest and the longest row. Lengths are drawn uniformly between them.
 
     Drawn rows fill padded ones to 63 % (128) and 51 % (512, 1,024).
     """
@@ -32,7 +32,7 @@ def lengths_of(kind: str, length: int, rows: int, random: np.random.Generator) -
 
 
 def write_rows(folder: Path, length: int, vocab: int, kind: str) -> Path:
-    """A corpus of random ids with 15 % masked, in the real format; the path of its manifest."""
+    """Writes a corpus of random ids with 15 % masked, in the real format. Returns the manifest's path."""
     path = folder / f"{length}-{vocab}-{kind}" / "manifest.json"
     if path.exists():
         return path

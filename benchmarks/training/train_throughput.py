@@ -1,12 +1,13 @@
-"""How quickly the trainer trains, against transformers on the same rows: JSON lines, one for each run.
+"""Compares the speed of the trainer with transformers on the same rows. Writes a JSON line for each run.
 
     python benchmarks/training/train_throughput.py --out benchmarks/results/train_throughput.jsonl
 
-A case is a size, a length, a vocabulary and how long its rows are; a variant is who trains and how. Every
-run is a separate process with a time limit, so a failure does not affect the others. Ours is the
-trainer itself (trainer/run/loop.py) reading shards; transformers gets the same rows, padded, from memory.
-MFU = operations of the model's matrix products for the real tokens (trainer/monitoring/flops.py: forward and
-backward, the head at masked positions only, for all variants alike) / seconds / the card's dense bf16 peak.
+A case is a size, a length, a vocabulary and a distribution of row lengths. A variant is a trainer and its
+settings. Every run is a separate process with a time limit, so a failure does not affect the others. "ours"
+is the trainer itself (trainer/run/loop.py) reading shards. transformers gets the same rows, padded, from
+memory. MFU = operations of the model's matrix products for the real tokens (trainer/monitoring/flops.py:
+forward and backward, the head at masked positions only, for all variants alike) / seconds / the card's dense
+bf16 peak.
 """
 
 import argparse
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from transformers import BertConfig
 
 # size, length, vocabulary, kind of rows, tokens of a micro-batch, micro-batches of a step,
-# rows of a batch of transformers (what its logits at every position leave room for).
+# rows of a batch of transformers (as many as fit beside its logits at every position).
 CASES: dict[str, tuple[str, int, int, str, int, int, int]] = {
     "base-128": ("base", 128, 30528, "full", 131072, 2, 512),
     "base-512": ("base", 512, 30528, "full", 131072, 2, 128),
@@ -53,11 +54,11 @@ CASES: dict[str, tuple[str, int, int, str, int, int, int]] = {
     "large-512-drawn": ("large", 512, 30528, "mean-254", 65536, 4, 64),
     "base-1024": ("base", 1024, 30528, "full", 131072, 2, 64),
     "base-1024-drawn": ("base", 1024, 30528, "drawn", 131072, 2, 64),
-    # 512 sequences a card and step: what several cards are compared with.
+    # 512 sequences per GPU and step, for comparison with several GPUs.
     "base-128-512-rows": ("base", 128, 30528, "full", 65536, 1, 512),
     "tiny-128": ("tiny", 128, 1024, "full", 2048, 2, 16),
 }
-# Fields of the config, by variant. Dropout is 0.1 in hidden states and 0 in attention where not said.
+# Fields of the config, by variant. The default dropout is 0.1 in hidden states and 0 in attention.
 VARIANTS: dict[str, dict[str, Any]] = {
     "ours": {"model": {"activation": "gelu_tanh"}},
     "ours-bf16-gradients": {"gradient_exchange": "bf16", "model": {"activation": "gelu_tanh"}},
@@ -172,7 +173,7 @@ def ours(case: str, variant: str, corpus: Path, arguments: argparse.Namespace) -
     watch = Watch(2, arguments.lines, profile=bool(arguments.profile), ends=not several)
     hooks = Hooks(on_record=watch)
     if several:
-        # All ranks must end together, so the run stops as it does for a signal, with a checkpoint.
+        # All ranks must end together, so the run stops as for a signal, with a checkpoint.
         hooks = Hooks(on_record=watch, stop_requested=_after(arguments.every * (2 + arguments.lines)))
     with tempfile.TemporaryDirectory() as folder, suppress(_EnoughError):
         storage = ranks.broadcast_from_rank0(folder)
@@ -204,7 +205,7 @@ def ours(case: str, variant: str, corpus: Path, arguments: argparse.Namespace) -
 
 
 def _after(steps: int) -> Any:
-    """A stop_requested that is true from the ``steps``-th question on."""
+    """A stop_requested that returns true from the ``steps``-th call on."""
     asked = iter(range(1, 1 << 62))
     return lambda: next(asked) >= steps
 
@@ -295,7 +296,7 @@ def transformers(case: str, variant: str, corpus: Path, arguments: argparse.Name
 
 
 def padded_rows(shard: Path, length: int) -> dict[str, torch.Tensor]:
-    """The rows of a shard as transformers takes them."""
+    """The rows of a shard in the format of transformers."""
     table = pq.read_table(shard)
     count = table.num_rows
     sizes = table["length"].to_numpy()
@@ -351,7 +352,7 @@ def run_apart(case: str, variant: str, arguments: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Runs every case with every variant, or one of each in this process."""
+    """Runs every case with every variant, or one case and variant in this process."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

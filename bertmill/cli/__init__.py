@@ -7,7 +7,7 @@ from bertmill.package_roots import foreign_package
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status (0, or 2 for a user's mistake)."""
+    """Runs the command line and returns the exit status (0, or 2 for a user's mistake)."""
     problem = foreign_package()
     if problem is not None:
         print(f"bertmill: {problem}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Console command ``bertmill``: runs a subcommand; an expected error is one line and exit status 2."""
+"""Console command ``bertmill``: runs a subcommand. Prints an expected error as one line and exits with 2."""
 
 import argparse
 import importlib
@@ -13,7 +13,7 @@ from bertmill.cli.runs import checkpoints, losses, report, rewind
 from schemas.errors import BertmillError
 from schemas.versions import CODE_VERSION
 
-# The two jobs have parsers of their own.
+# The two jobs have their own parsers.
 _JOBS = {
     "build": ("pipeline.build_corpus", "build a corpus: raw dumps to shards (a Ray job)"),
     "pretrain": ("trainer.pretrain", "pretrain a model on a corpus (a Ray job)"),
@@ -49,7 +49,7 @@ class _GroupedHelp(argparse.HelpFormatter):
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands; it has the names of the jobs, but not their arguments."""
+    """The parser of all subcommands. It has the names of the jobs, but not their arguments."""
     parser = argparse.ArgumentParser(
         prog="bertmill",
         description="From raw multilingual Wikipedia dumps and BookCorpus to a trained BERT.",
@@ -66,7 +66,7 @@ def argument_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit status (0, or 2 for a user's mistake)."""
+    """Runs the command line and returns the exit status (0, or 2 for a user's mistake)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments and arguments[0] in _JOBS:
@@ -78,10 +78,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bertmill: {error}", file=sys.stderr)
         return 2
     except FileNotFoundError as error:
-        # Storage raises it everywhere; commands that read a file which may be missing say more.
+        # Any storage call may raise it. Commands that read a file which may be missing give more detail.
         print(f"bertmill: {error}: no such file", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        # The reader of our output has left (`| head`). Python would complain when it flushes at exit.
+        # The reader of our output has ended (`| head`). Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -1,11 +1,11 @@
-"""``bertmill demo-summary``: where the results of the demo lie, and its model's answers to a few masks."""
+"""``bertmill demo-summary``: where the results of the demo are, and its model's answers to a few masks."""
 
 import argparse
 from pathlib import Path
 
 from bertmill.cli.argument_types import Commands
 
-# In languages and scripts that are frequent in the bundled sample.
+# Languages and scripts that are frequent in the bundled sample.
 SENTENCES = (
     "Alice was not a bit [MASK] , and she jumped up .",
     "The city is the capital of [MASK] .",

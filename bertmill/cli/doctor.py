@@ -41,7 +41,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the findings; 0 when nothing failed, else 1."""
+    """Prints the findings. Returns 0 when nothing failed, else 1."""
     failed = False
     for finding in chain(examine(arguments.uris), _examine_config(arguments.config)):
         print(f"{finding.level:<5} {finding.what}")
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _examine_config(uri: str | None) -> Iterator[Finding]:
     if uri is not None:
-        # Imported late: it needs torch and Ray, whose absence the report should show as a line.
+        # Imported late: it needs torch and Ray, and the report should show their absence as a line.
         from bertmill.preflight import examine_config
 
         yield from examine_config(uri)

@@ -29,7 +29,7 @@ from trainer.config import TrainConfig
 from trainer.recipe_config import Phase
 
 _GB_PER_CORE = 4.0
-"""Of the usual machines of clouds (m7i, n2-standard)."""
+"""Memory per core of common cloud machines (m7i, n2-standard)."""
 
 
 def add_parser(commands: Commands) -> None:

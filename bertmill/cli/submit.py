@@ -82,7 +82,7 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """The exit status of the job; 0 with --no-wait."""
+    """Submits the job. Returns its exit status, or 0 with --no-wait."""
     from cluster.ray_cluster import submit
 
     if arguments.action == "stop":
@@ -93,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _follow(submit.connect(arguments.address), arguments.submission)
     names = [text for text in arguments.overrides if text != _TAKE_OVER]
     take_over = len(names) < len(arguments.overrides)
-    # The name of the job stays the same, so that one of that name is not submitted beside it.
+    # The name of the job stays the same, so that no second job of that name is submitted.
     overrides = [*names, "--run.take_over=true"] if take_over else names
     check(arguments.action, arguments.config, overrides, uploads=not arguments.image)
     command, environment = _command(arguments)
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def check(kind: str, config_uri: str, overrides: Sequence[str], *, uploads: bool) -> None:
-    """Refuses in a second what would fail on the cluster after minutes.
+    """Refuses a job that would fail on the cluster after minutes.
 
     Raises ConfigError for a wrong config, and for an output that would be lost: with ``uploads``, the job
     runs in a copy of the working directory that Ray deletes.

@@ -1,1 +1,1 @@
-"""Downloads of Wikimedia's dumps: which files there are, how to fetch them, when a folder is complete."""
+"""Downloads Wikimedia's dumps: finds their files, fetches and checks them, and marks complete folders."""

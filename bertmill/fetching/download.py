@@ -20,15 +20,15 @@ _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 
 class HashMismatchError(Exception):
-    """The file arrived whole, but its hash is not the published one."""
+    """The download is complete, but its hash differs from the published one."""
 
 
 class DownloadStoppedError(Exception):
-    """The caller requested a stop. The partial file stays for the next call."""
+    """The caller requested a stop. The next call continues the partial file."""
 
 
 def remote_size(url: str) -> int:
-    """The size in bytes; 0 when the server does not report it."""
+    """The size in bytes, or 0 when the server does not report it."""
 
     def send() -> int:
         with http.request(url, {}, method="HEAD") as response:
@@ -85,7 +85,7 @@ def _stop_if(stopped: bool, url: str) -> None:
 
 
 def remove_part(part: Path) -> None:
-    """Removes a partial file and what is known of it."""
+    """Removes a partial file and its .version file."""
     part.unlink(missing_ok=True)
     _version_file(part).unlink(missing_ok=True)
 
@@ -123,7 +123,7 @@ def _check(file: RemoteFile, part: Path, watcher: Watcher) -> None:
 
 
 def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
-    """Appends what is missing. Yields the bytes of each piece; negative when the download restarts."""
+    """Appends the missing bytes. Yields the size of each piece, negative when the download restarts."""
     start = target.tell()
     version = version_file.read_text(encoding="utf-8") if version_file.is_file() else ""
     headers = {"Range": f"bytes={start}-", "If-Range": version} if start and version else {}
@@ -141,7 +141,7 @@ def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
             yield -_restart(target)
             version_file.write_text(_version(response), encoding="utf-8")
         elif (received_from := _range_of(response)[0]) != start:
-            # A server that gets ranges wrong once may do so always, so the next request has no range.
+            # A server that handles a range wrongly may do so every time, so the next request has no range.
             yield -_restart(target)
             raise retries.HalfAnswerError(
                 f"{url}: requested bytes from {start}, got bytes from {received_from}"
@@ -161,7 +161,7 @@ def _restart(target: BinaryIO) -> int:
 
 
 def _range_of(response: requests.Response) -> tuple[int | None, int | None]:
-    """First byte and total size of the response's Content-Range; None for missing ones."""
+    """First byte and total size of the response's Content-Range, or None for missing ones."""
     match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
     if match is None:
         return None, None
@@ -169,6 +169,6 @@ def _range_of(response: requests.Response) -> tuple[int | None, int | None]:
 
 
 def _version(response: requests.Response) -> str:
-    """What If-Range accepts: a strong ETag or the date; empty when the server gives neither."""
+    """What If-Range accepts: a strong ETag or the date, or "" when the server gives neither."""
     tag = response.headers.get("ETag", "")
     return tag if tag.startswith('"') else response.headers.get("Last-Modified", "")

@@ -2,7 +2,7 @@
 
 MediaWiki Content File Exports (https://wikitech.wikimedia.org/wiki/MediaWiki_Content_File_Exports) are at
 ``other/mediawiki_content_current/<wiki>/<YYYY-MM-DD>/xml/bzip2/<wiki>-<YYYY-MM-DD>-pXpY.xml.bz2``. Such a
-folder is complete once ``SHA256SUMS`` and ``_SUCCESS`` are there. The older dumps
+folder is complete once it has ``SHA256SUMS`` and ``_SUCCESS``. The older dumps
 (https://meta.wikimedia.org/wiki/Data_dumps) are at ``<wiki>/<YYYYMMDD>/``, where ``dumpstatus.json`` lists
 which jobs are done, with size and SHA-1 of each file.
 """
@@ -24,7 +24,7 @@ SHA1_CHECKSUMS = "sha1sums.txt"
 _CONTENT_DATE = re.compile(r'href="(?:[^"]*/)?(\d{4}-\d{2}-\d{2})/"')
 _ARTICLES_DATE = re.compile(r'href="(?:[^"]*/)?(\d{4})(\d{2})(\d{2})/"')
 _CHECKSUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(\S+)")
-# The job of a large wiki writes parts, and a second job joins them.
+# For a large wiki, one job writes parts, and a second job joins them.
 _ARTICLES_JOBS = ("articlesmultistreamdumprecombine", "articlesmultistreamdump")
 
 
@@ -84,7 +84,7 @@ def find_dump(base_url: str, wiki: str, date: str | None) -> Dump:
 
 
 def _listed(url: str, pattern: re.Pattern[str]) -> list[str]:
-    """The dates in a directory listing as YYYY-MM-DD, newest first; none for a folder that is not there."""
+    """The dates in a directory listing as YYYY-MM-DD, newest first, or None for a missing folder."""
     try:
         page = storage.read_bytes(url).decode("utf-8", "replace")
     except FileNotFoundError:

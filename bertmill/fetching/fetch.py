@@ -21,7 +21,7 @@ _VERSIONS = 3
 
 @dataclass(frozen=True)
 class FetchPlan:
-    """What to fetch from where to where."""
+    """What to fetch, from which server, and where to."""
 
     wikis: tuple[str, ...]
     """Database names."""
@@ -147,7 +147,7 @@ class Fetcher:
                 try:
                     download(file, part, self._progress, self._stopped.is_set)
                 except HashMismatchError:
-                    # Once more from the start: a byte may have been lost on the way.
+                    # Try once more from the start, because a byte may have been lost in transfer.
                     download(file, part, self._progress, self._stopped.is_set)
                 version.folder.publish(file)
                 self._progress.file_done()

@@ -1,4 +1,4 @@
-"""How much of a fetch is done, how fast it goes and when it ends."""
+"""The progress, rate and ETA of a fetch."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from pipeline.engine.progress import clock
 
 
 class FetchProgress:
-    """Counts files and bytes; used by several threads."""
+    """Counts files and bytes. Several threads may use it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -29,7 +29,7 @@ class FetchProgress:
             self._resumed += size
 
     def advance(self, size: int) -> None:
-        """Counts received bytes; negative when a download restarts."""
+        """Counts received bytes (negative when a download restarts)."""
         with self._lock:
             self._bytes += size
 

@@ -1,4 +1,4 @@
-"""The folder that a dump is copied to, local or in a store, and which of its files are complete.
+"""The folder that a dump is copied to, local or in a store, and the state of its files.
 
 ``TARGET/<wiki>/<date>/`` has the files, their list of checksums, and last ``_SUCCESS``. A file has its final
 name only once its hash has been checked against that list.
@@ -47,7 +47,7 @@ def _line(file: RemoteFile) -> str:
 class DumpFolder:
     """The folder of one wiki and date in the target.
 
-    ``scratch`` holds partial files when the target is not local; a local target holds them itself.
+    ``scratch`` holds partial files when the target is not local. A local target holds them itself.
     """
 
     def __init__(self, target: str, wiki: str, date: str, scratch: str | None) -> None:
@@ -60,7 +60,7 @@ class DumpFolder:
             self._parts = root / hashlib.sha256(self.uri.encode()).hexdigest()[:16]
 
     def is_complete(self) -> bool:
-        """Whether ``_SUCCESS`` is there, and all files that it names have their sizes."""
+        """Whether ``_SUCCESS`` exists, and all files that it names have their sizes."""
         try:
             success = Success.model_validate_json(storage.read_bytes(storage.join(self.uri, SUCCESS)))
         except (FileNotFoundError, ValidationError):
@@ -69,7 +69,7 @@ class DumpFolder:
         return all(sizes.get(name) == file.bytes for name, file in success.files.items())
 
     def prepare(self, dump: Dump) -> list[RemoteFile]:
-        """The files that are missing. Files that the server has replaced or dropped since are deleted."""
+        """The missing files. Deletes files that the server has replaced or dropped since."""
         known = {line.decode() for name in (CHECKSUMS, SHA1_CHECKSUMS) for line in self._lines(name)}
         sizes = self._sizes()
         checked = {file for file in dump.files if file.name in sizes and _line(file) in known}

@@ -1,6 +1,6 @@
-"""How long a build or a training run takes on N cores or M GPUs: measured rates, multiplied out.
+"""Predicts how long a build or a training run takes on N cores or M GPUs, from measured rates.
 
-Nothing is simulated. A stage takes its work divided by its rate, plus its serial part, plus the last task
+It simulates nothing. A stage takes its work divided by its rate, plus its serial part, plus the last task
 that the others wait for. It is never faster than the driver starts tasks.
 """
 
@@ -22,7 +22,7 @@ _SHUFFLED = ("dedup", "stubs", "near", "vocabulary", "instances")
 
 @dataclass(frozen=True)
 class CorpusSize:
-    """What a build reads and writes; a megabyte is 10^6 bytes."""
+    """What a build reads and writes. A megabyte is 10^6 bytes."""
 
     compressed_mb: float
     documents: float
@@ -36,7 +36,7 @@ class CorpusSize:
     stubs: bool = False
     """Whether a separate round caps the pages of one sentence pattern (dedup.max_templated)."""
     published: bool = False
-    """Whether the documents are written as a dataset too (publish.documents)."""
+    """Whether the build also writes the documents as a dataset (publish.documents)."""
     near: bool = False
     """Whether near duplicates are removed (dedup.near)."""
 
@@ -89,7 +89,7 @@ def forecast_build(size: CorpusSize, cores: int, cores_per_node: int, rates: Rat
         "extract": size.units,
         "dedup": round_tasks,
         **({"stubs": round_tasks} if size.stubs else {}),
-        # Signatures and sketches read every unit; pairs and members of clusters are small.
+        # Signatures and sketches read every unit. Pairs and members of clusters are small.
         **({"near": 2 * round_tasks} if size.near else {}),
         "vocabulary": size.units,
         "instances": size.units + size.buckets,
@@ -106,7 +106,7 @@ def _stage(
 ) -> StageForecast:
     stage, driver = rates.build.stages[name], rates.driver
     amount = float(tasks) if stage.amount == "tasks" else getattr(size, stage.amount)
-    # Rates count the CPU time of the transforms; moving data and starting tasks come on top.
+    # Rates count the CPU time of the transforms. Moving data and starting tasks are added.
     work = amount / stage.per_core_second * driver.overhead
     busy = 1 if name == "publish" else min(cores, tasks)
     # The last task may start when the others end, so it adds a task's time to an even share.
@@ -133,7 +133,7 @@ def _stage(
         tasks=tasks,
         seconds=seconds,
         core_hours=work / 3600,
-        # Every partition reads a range of every map task's file, and its offsets; every map task writes its
+        # Every partition reads a range of every map task's file, and its offsets. Every map task writes its
         # rows and their index, which the driver reads twice.
         gets=tasks * stage.gets_per_task + (maps + 1) * partitions + 2 * maps,
         puts=tasks * stage.puts_per_task + 2 * maps,
@@ -159,8 +159,8 @@ def shuffle_tasks(name: str, size: CorpusSize, moved_gb: float) -> tuple[int, in
 def driver_gb(size: CorpusSize, stages: list[StageForecast], rates: Rates) -> float:
     """Memory of the driver: lists of units and markers, and the table of offsets of the largest shuffle.
 
-    The table has two numbers of 8 bytes for each map task and partition, and is held twice while it is
-    written.
+    The table has two numbers of 8 bytes for each map task and partition, and memory holds it twice while it
+    is written.
     """
     largest = max(stages, key=lambda stage: stage.moved_gb)
     maps, partitions = shuffle_tasks(largest.name, size, largest.moved_gb)
@@ -277,7 +277,7 @@ def reduce_seconds(parameter_count: float, cluster: GpuCluster, training: Traini
 
 
 def parameters(model: ModelConfig) -> int:
-    """Number of parameters, counted without allocating them; shared ones count once."""
+    """Number of parameters, counted without allocating them. Shared parameters count once."""
     import torch
 
     from trainer.model.pretraining import BertPretraining

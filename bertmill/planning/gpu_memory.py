@@ -2,7 +2,7 @@
 
 Weights, gradients, moments and the bf16 copy take 18 bytes for each parameter. Activations take some bytes
 for each token, layer and hidden unit, and logits 4 bytes for each masked token and subword. The factors are
-fitted to peaks measured on an H100 (benchmarks/results/train_throughput.jsonl); a test compares them.
+fitted to peaks measured on an H100 (benchmarks/results/train_throughput.jsonl). A test compares them.
 """
 
 import math
@@ -23,7 +23,7 @@ def training_gib(config: TrainConfig, vocab_size: int, tokens: int, rates: Memor
     recomputed = min(config.recompute_layers, layers)
     kept = layers - recomputed
     factor = rates.bytes_per_unit[_kind(config)] * (2 if config.precision == "fp32" else 1)
-    # A recomputed layer keeps its input in bf16, and one of them at a time is whole again.
+    # A recomputed layer keeps its input in bf16, and the backward pass restores one layer at a time.
     units = factor * (kept + (1 if recomputed else 0)) + 2 * recomputed
     masked = _masked_share(config, rates) * tokens
     logits = min(masked, config.loss_chunk or masked) * vocab_size * rates.logit_bytes
@@ -51,7 +51,7 @@ def micro_batch_tokens(phase: Phase, gpus: int) -> int:
 def largest_micro_batch(
     config: TrainConfig, phase: Phase, vocab_size: int, gib: float, rates: MemoryRates
 ) -> int:
-    """The most tokens, a power of two, that fit into a GPU of ``gib`` GiB; 0 if no sequence fits."""
+    """The most tokens, a power of two, that fit into a GPU of ``gib`` GiB, or 0 if no sequence fits."""
     tokens = 1 << (phase.max_seq_length - 1).bit_length()
     if not _fits(training_gib(config, vocab_size, tokens, rates), gib, rates):
         return 0

@@ -8,14 +8,14 @@ from pipeline.engine.partitions import MOST_PARTITIONS
 from schemas.errors import ConfigError
 
 _OBJECT_SHARE = 0.3
-"""Of a node's memory, Ray gives this share to objects by default."""
+"""Share of a node's memory that Ray gives to objects by default."""
 _PARTITION_SHARE = 0.25
 _SKEW = 1.2
 """The largest partition over the average (benchmarks/results/shuffle_bookkeeping.md)."""
 
 
 def largest_partition_gb(size: CorpusSize, stage: StageForecast) -> float:
-    """Gigabytes of the largest partition of a stage; 0 for a stage without a shuffle."""
+    """Gigabytes of the largest partition of a stage, or 0 for a stage without a shuffle."""
     _, partitions = shuffle_tasks(stage.name, size, stage.moved_gb)
     return stage.moved_gb / partitions * _SKEW
 
@@ -25,7 +25,7 @@ def check_partitions(
 ) -> None:
     """Raises ConfigError that names the first stage with a partition above a quarter of the object memory.
 
-    ``node_gb`` is the memory of a node. The stored bytes of a partition are in memory at once.
+    ``node_gb`` is the memory of a node. Memory holds all stored bytes of a partition together.
     """
     most = node_gb * _OBJECT_SHARE * _PARTITION_SHARE
     for stage in stages:
@@ -34,7 +34,7 @@ def check_partitions(
             continue
         node = math.ceil(needed / _OBJECT_SHARE / _PARTITION_SHARE)
         fitting = math.ceil(stage.moved_gb * _SKEW / most)
-        # Smaller buckets make more partitions, but of no other stage, and not more than a driver can keep.
+        # Smaller buckets make more partitions of this stage only, and not more than a driver can keep.
         smaller = int(size.text_mb * 1e6 * config.instances.passes / fitting)
         helps = stage.name == "instances" and fitting <= MOST_PARTITIONS
         more = f"set instances.bucket_bytes to {smaller} or " if helps else ""

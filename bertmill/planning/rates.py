@@ -1,4 +1,4 @@
-"""The rates, prices and assumptions that forecasts multiply out, as planning/rates.json holds them."""
+"""The rates, prices and assumptions behind forecasts, as planning/rates.json holds them."""
 
 import datetime
 import json
@@ -18,7 +18,7 @@ class StageRate(_Section):
     """One stage of a build."""
 
     amount: Literal["compressed_mb", "documents", "text_mb", "written_tokens", "tasks"]
-    """What the stage's work is counted in."""
+    """The unit of the stage's work."""
     per_core_second: float
     """Amount that one core handles in a second of CPU time."""
     serial_seconds: float

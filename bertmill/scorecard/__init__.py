@@ -1,1 +1,1 @@
-"""Fine-tunes a model over the tasks of a suite and writes the figures beside published ones."""
+"""Fine-tunes a model over the tasks of a suite and compares its figures with published ones."""

@@ -1,4 +1,4 @@
-"""The jobs of a scorecard, one for each task, learning rate and seed, and what each leaves behind."""
+"""The jobs of a scorecard, one for each task, learning rate and seed, and their records."""
 
 import json
 import logging
@@ -35,11 +35,11 @@ class Settings:
     model: str
     tokenizer: str | None
     nli_model: str | None
-    """Model that RTE, MRPC and STS-B start from; None starts them from ``model``."""
+    """Model that RTE, MRPC and STS-B start from, or None for ``model``."""
     seeds: tuple[int, ...]
     learning_rates: tuple[float, ...]
     epochs: int | None
-    """Epochs of every task; None takes each task's own number."""
+    """Epochs of every task, or None for each task's own number."""
     batch_size: int
     max_length: int
     max_examples: int | None
@@ -92,19 +92,19 @@ class Outcome(Enum):
 
 
 def result_of(job: Job) -> dict[str, Any] | None:
-    """The result of a finished job; None for another one."""
+    """The result of a finished job, or None for another one."""
     data = _record(job)
     return data if data.get("finished") else None
 
 
 def failure_of(job: Job) -> str | None:
-    """Why a job failed; None for another one."""
+    """Why a job failed, or None for another one."""
     failure: str | None = _record(job).get("failed")
     return failure
 
 
 def _record(job: Job) -> dict[str, Any]:
-    """What the last attempt at a job left behind; empty for a job that never started."""
+    """The record of the last attempt at a job, empty for a job that never started."""
     uri = storage.join(job.output, RESULT_NAME)
     data: dict[str, Any] = parse_json(storage.read_bytes(uri)) if storage.exists(uri) else {}
     return data
@@ -113,9 +113,9 @@ def _record(job: Job) -> dict[str, Any]:
 def run_job(
     job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
 ) -> Outcome:
-    """Runs or resumes a job on ``device``, and records its result or why it failed."""
+    """Runs or resumes a job on ``device``, and records its result or its error."""
     if failure_of(job) is not None:
-        # What a failed attempt left may be what made it fail, or belong to files that are mended now.
+        # The remains of a failed attempt may be the cause of its failure, or belong to files fixed since.
         storage.delete_prefix(job.output)
     start = time.monotonic()
     try:
@@ -133,14 +133,14 @@ def run_job(
 
 
 def record_failure(job: Job, reason: str, seconds: float) -> None:
-    """Records that an attempt of so many ``seconds`` failed, so that the next start tries again."""
+    """Records that an attempt of ``seconds`` seconds failed, so that the next start tries again."""
     _write(job, {"finished": False, "failed": reason}, seconds)
 
 
 def _result(
     job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The figures of a job; None if it was stopped. Raises BertmillError."""
+    """The figures of a job, or None if it was stopped. Raises BertmillError."""
     if job.task.problem:
         raise InputError(job.task.problem)
     if not job.task.pairs:
@@ -194,7 +194,7 @@ def config_of(job: Job) -> FinetuneConfig:
         "max_eval_examples": settings.max_examples,
         "use_gpu": settings.use_gpu,
         "precision": "bf16" if settings.use_gpu else "fp32",
-        # A job takes minutes: SIGTERM saves it, and a killed one starts over.
+        # A job takes minutes: SIGTERM saves it, and a killed job starts over.
         "save_every": None,
     }
     if starts_from_nli or settings.tokenizer is None:

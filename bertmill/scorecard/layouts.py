@@ -31,7 +31,7 @@ class TaskFiles:
     pairs: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """Retrieval: language -> the file of its sentences and that of their English translations."""
     problem: str = ""
-    """Why the files cannot be used, although they are there."""
+    """Why the existing files cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def find_tasks(
 ) -> tuple[list[TaskFiles], dict[str, str]]:
     """The tasks of ``suite`` that the folder ``data`` has, and title -> the missing file of the others.
 
-    ``work`` is a folder for sets that must be converted. Raises InputError if no task is there.
+    ``work`` is a folder for sets that must be converted. Raises InputError if the folder has no task.
     """
     folder = Path(data)
     if not folder.is_dir():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Published:
-    """A model's row; a task that it lacks was not published there."""
+    """A model's row. It lacks the tasks that the source does not publish."""
 
     model: str
     figures: dict[str, float]

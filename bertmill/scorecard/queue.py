@@ -25,12 +25,12 @@ def run_jobs(
     print_line: PrintLine,
     job_done: JobDone,
 ) -> None:
-    """Runs ``jobs`` in ``workers`` processes, or in this one for a single worker, until asked to stop.
+    """Runs ``jobs`` in ``workers`` processes, or in this one for a single worker, until a stop is requested.
 
-    ``job_done`` is called here after each job, also after one that failed. The others go on.
+    Calls ``job_done`` after each job, even after one that failed. The others continue.
     """
     if jobs and not torch.cuda.is_available():
-        pick_device(jobs[0].settings.use_gpu)  # raises ConfigError here, and not in each process
+        pick_device(jobs[0].settings.use_gpu)  # raises ConfigError here instead of in each process
     if workers > 1:
         _Pool(jobs, workers).run(stop_requested, print_line, job_done)
         return
@@ -44,7 +44,7 @@ def run_jobs(
 
 
 class _Worker:
-    """A process that asks for one job after another."""
+    """A process that requests one job after another."""
 
     def __init__(self, context: Any, rank: int, threads: int, jobs: Sequence[Job], stop: Any) -> None:
         self.rank = rank
@@ -57,7 +57,7 @@ class _Worker:
 
 
 class _Pool:
-    """Worker processes, of which one that dies costs its job only."""
+    """Worker processes. When one dies, only its job fails."""
 
     def __init__(self, jobs: Sequence[Job], workers: int) -> None:
         self.jobs, self.left = jobs, deque(range(len(jobs)))
@@ -94,11 +94,11 @@ class _Pool:
         """Gives the process its next job, or None, at which it ends."""
         more = self.left and not self.stop.is_set()
         worker.job = self.left.popleft() if more else None
-        with suppress(BrokenPipeError):  # it has died, which the end of its connection tells
+        with suppress(BrokenPipeError):  # it has died, as the end of its connection shows
             worker.connection.send(worker.job)
 
     def _ended(self, worker: _Worker, job_done: JobDone) -> None:
-        """A process that ended with a job in its hands has failed it; another process takes its place."""
+        """Records the job of a process that ended as failed, and starts another process."""
         worker.process.join()
         self.workers.remove(worker)
         if worker.job is None:
@@ -111,7 +111,7 @@ class _Pool:
 
 
 def _work(rank: int, threads: int, jobs: list[Job], connection: Connection, stop: Any) -> None:
-    """A worker process: asks for jobs until there is none."""
+    """A worker process: requests jobs until none is left."""
     torch.set_num_threads(threads)
     # The main process handles signals and notifies the workers.
     for signal_number in shutdown.SIGNALS:

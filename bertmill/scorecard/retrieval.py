@@ -29,7 +29,7 @@ def retrieval_accuracy(
     """Language -> share of its sentences whose nearest English sentence by cosine is the translation.
 
     A sentence is the mean of its tokens' states after two thirds of the layers (the eighth of twelve, as in
-    the code of XTREME for mBERT). None if stopped. Raises InputError, CheckpointError.
+    the code of XTREME for mBERT). Returns None if stopped. Raises InputError, CheckpointError.
     """
     saved = load_model(model_uri)
     tokenizer = load_tokenizer(tokenizer_uri or model_uri)

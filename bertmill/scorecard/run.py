@@ -1,4 +1,4 @@
-"""Makes a scorecard: finds the tasks, runs the jobs that are not done, and writes the pages."""
+"""Makes a scorecard: finds the tasks, runs the remaining jobs, and writes the pages."""
 
 import hashlib
 import json
@@ -34,9 +34,9 @@ def make_scorecard(
 ) -> dict[str, Any]:
     """The content of OUTPUT/scorecard.json, which is written after every job, with .md and .html beside it.
 
-    Jobs that OUTPUT has already are not repeated. One that fails is named with its reason, does not end the
-    others, and is tried again by the next start. ``workers`` are processes, by default one for each GPU,
-    or one on the CPU. Raises BertmillError; ConfigError when OUTPUT is of another model or other data.
+    Does not repeat jobs that OUTPUT already has. Reports a job that fails with its reason and continues with
+    the others. The next start retries it. ``workers`` are processes, by default one for each GPU, or one on
+    the CPU. Raises BertmillError, ConfigError when OUTPUT is of another model or other data.
     """
     task_files, missing = find_tasks(suite, data, str(Path(output) / "data"), tasks)
     for title, reason in missing.items():

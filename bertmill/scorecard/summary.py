@@ -15,7 +15,7 @@ ENGLISH = ("en", "eng", "eng_Latn", "en ewt")
 def summarize(
     suite: str, tasks: Sequence[TaskFiles], missing: Mapping[str, str], jobs: Sequence[Job]
 ) -> dict[str, Any]:
-    """The content of scorecard.json. Figures are shares of 1; those of ``published`` are in percent."""
+    """The content of scorecard.json. Figures are shares of 1. Those of ``published`` are in percent."""
     results = [(job, result_of(job)) for job in jobs]
     settings = jobs[0].settings
     failed = _failed(jobs)
@@ -98,5 +98,5 @@ def _spreads(figures: Sequence[Mapping[str, float]]) -> dict[str, dict[str, floa
 
 
 def _seeds(values: Sequence[float]) -> dict[str, float]:
-    """Mean, deviation and so on over seeds, and their number."""
+    """The summary over seeds: mean, deviation and others, and the number of seeds."""
     return {"count": len(values), **spread(values)}

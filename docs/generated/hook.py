@@ -74,7 +74,7 @@ def _repository_path(src_uri: str) -> str:
 
 
 def _resolve(source: str, target: str) -> str | None:
-    """The repository path of a link in ``source``; None for a link that leaves the repository."""
+    """The repository path of a link in ``source``, or None for a link that leaves the repository."""
     if "://" in target or target.startswith(("mailto:", "/")):
         return None
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))

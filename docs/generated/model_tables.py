@@ -98,7 +98,7 @@ def _number(value: float) -> str:
 
 
 def _default(field: Schema) -> str:
-    """A plain default as YAML writes it; that of a section is what its fields say."""
+    """A plain default as YAML writes it. The default of a section is in the rows of its fields."""
     value = field.get("default", "")
     if "default" not in field or isinstance(value, dict):
         return ""

@@ -43,7 +43,7 @@ def _columns_page() -> Iterator[str]:
 
 
 def _columns(module: ModuleType, schema: pa.Schema) -> Iterator[str]:
-    """A row for each field; its meaning is the comment above it in the source."""
+    """A row for each field. Its meaning is the comment above it in the source."""
     comments = {name: " ".join(re.findall(r"# ?([^\n]*)", text))
                 for text, name in _COMMENTED_FIELD.findall(inspect.getsource(module))}  # fmt: skip
     yield from ("| column | type | meaning |", "|---|---|---|")

@@ -33,7 +33,7 @@ def test_a_run_from_a_mapping_and_its_model(
     assert (torch.get_num_threads(), signal.getsignal(signal.SIGTERM)) == (threads, handler)
     saved = bertmill.load_model(outcome.run_uri)
     assert saved.step == 2
-    # A finished run has nothing left to do; a typed config and another thread will do, too.
+    # A finished run has nothing left to do. A typed config and another thread also work.
     again: list[bertmill.Outcome] = []
     typed = TrainConfig.model_validate(config)
     thread = threading.Thread(target=lambda: again.append(bertmill.pretrain(typed, launcher="local")))

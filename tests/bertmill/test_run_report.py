@@ -64,7 +64,7 @@ def test_a_browser_shows_the_page_whole(run: Path, tmp_path: Path) -> None:
 
 
 def test_charts_share_a_time_axis_and_leave_pauses_open(tmp_path: Path) -> None:
-    """Two attempts with an hour between them; the figures of the held-out rows end earlier."""
+    """Two attempts with an hour between them. The figures of the held-out rows end earlier."""
     steps = [
         step_record(step, time=when, loss=3.0, mlm_loss=2.0, mfu=0.4)
         for step, when in ((1, 60), (2, 120), (3, 3900), (4, 7200))

@@ -156,7 +156,7 @@ def _terraform(words: list[str]) -> None:
     if words[1] == "apply" and (set(given) - set(declared) or needed - set(given)):
         raise ValueError(f"variables: unknown {set(given) - set(declared)}, missing {needed - set(given)}")
     for name, value in given.items():
-        # Text is taken as it is; of all else Terraform reads an expression, quotes and all.
+        # Terraform takes text as it is, and reads any other type as an expression, including quotes.
         if not re.search(r"type += string", declared[name]):
             _expression(name, value)
 

@@ -1,4 +1,4 @@
-"""Every command of every guide is parsed by the program that would run it; pages name files that exist."""
+"""Every command of every guide is parsed by the program that would run it. Pages name files that exist."""
 
 import os
 import re

@@ -38,7 +38,7 @@ def is_code(name: str) -> bool:
 
 
 def is_field(name: str) -> bool:
-    """Whether a dotted name is a field of one of the configs; a number means a position in a list."""
+    """Whether a dotted name is a field of one of the configs. A number means a position in a list."""
     return any(_in_model(model, name.split(".")) for model in CONFIGS)
 
 

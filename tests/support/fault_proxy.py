@@ -3,7 +3,7 @@
 ``plan`` is called for each request with (number, method, path) and says what happens to it:
 
     "pass"         forwarded
-    "503"          answered with 503 SlowDown, not forwarded; likewise any three digits
+    "503"          answered with 503 SlowDown, not forwarded (any other three digits work, too)
     "403 Code"     answered with the code instead of the usual one
     "reset"        the connection is reset before anything is forwarded
     "lost"         forwarded, then the connection is reset: the work is done, the answer is lost
@@ -30,7 +30,7 @@ _CODES = {
 
 
 class FaultProxy:
-    """A proxy on a loopback port; use it in a ``with`` block."""
+    """A proxy on a loopback port. Use it in a ``with`` block."""
 
     def __init__(self, upstream_port: int, plan: Plan) -> None:
         self.plan = plan

@@ -1,6 +1,6 @@
 """An emulator of Google Cloud Storage on the loopback interface.
 
-The wheel brings the binary; its own launcher is not used, because it keeps the log in a pipe that
+The wheel contains the binary. This module does not use its launcher, which keeps the log in a pipe that
 nobody reads, and the server stops when the pipe is full.
 """
 

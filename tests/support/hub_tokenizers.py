@@ -47,7 +47,7 @@ def wordpiece(texts: Iterable[str] = TEXTS * 4, size: int = 50) -> Tokenizer:
 
 
 def write_tokenizer(folder: Path, tokenizer: Tokenizer) -> str:
-    """Writes the tokenizer and its settings; returns the path of tokenizer.json."""
+    """Writes the tokenizer and its settings and returns the path of tokenizer.json."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "tokenizer.json"
     path.write_text(tokenizer.to_str(), encoding="utf-8")

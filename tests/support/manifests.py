@@ -1,4 +1,4 @@
-"""Corpus manifests for tests in their JSON form, which tests edit; `sealed` writes them as a build does."""
+"""Corpus manifests for tests in their JSON form, which tests edit. `sealed` writes them as a build does."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ def manifest_body(
 
 
 def language_counts(**fields: Any) -> dict[str, Any]:
-    """The counts of a language; all that are not given are 0."""
+    """The counts of a language, 0 where not given."""
     zeros = dict.fromkeys(
         ("pages_seen", "pages_skipped", "removed", "documents", "train_documents", "train_bytes",
          "validation_documents", "validation_bytes", "sequences", "tokens", "words", "subwords", "unknown"),

@@ -23,7 +23,7 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
     """Starts Ray in this process tree and ends it again, by its own handle only."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
-    # Ray Train looks after its workers at every start, failure and end; by default every two seconds.
+    # Ray Train checks its workers at every start, failure and end, by default every two seconds.
     os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.5"
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - Ray spells it so

@@ -32,7 +32,7 @@ class RayHead:
 
 @contextmanager
 def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None = None) -> Iterator[RayHead]:
-    """Starts a head on the loopback interface; all its processes share a separate session."""
+    """Starts a head on the loopback interface. All its processes share a separate session."""
     gcs, dashboard, client, metrics, agent = free_ports(5)
     # Ray's sockets lie below its temporary folder, and a socket's path may have 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix="rh", dir="/tmp"))

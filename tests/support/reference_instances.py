@@ -2,7 +2,7 @@
 
 `compatible_instances` follows google-research/bert create_pretraining_data draw for draw, including
 what bertmill does otherwise (labels that lie for a lone document, words joined across [SEP]).
-`policy_instances` follows bertmill's own rules with an ordinary generator; the fast code is compared
+`policy_instances` follows bertmill's own rules with an ordinary generator. The fast code is compared
 with it by distribution, since it draws in another order.
 """
 
@@ -193,7 +193,7 @@ def _compatible_instance(
 def policy_instances(
     corpus: list[Document], vocabulary: list[str], rules: Rules, seed: int, unit: str = "token"
 ) -> list[Instance]:
-    """Next sentence prediction over one language; every sentence must be shorter than the length."""
+    """Next sentence prediction over one language. Every sentence must be shorter than the length."""
     rng = random.Random(seed)
     return [
         policy_masks(["[CLS]", *a, "[SEP]", *b, "[SEP]"], len(a) + 2, label, vocabulary, rules, rng, unit)
@@ -301,7 +301,7 @@ def _piece(vocabulary: list[str], rng: random.Random) -> str:
 
 
 def _in_random_order(count: int, rng: random.Random) -> Iterator[int]:
-    """0 to ``count`` in random order; what is not asked for costs nothing."""
+    """0 to ``count`` in random order, drawn only as far as it is used."""
     left = list(range(count))
     while left:
         place = int(rng.random() * len(left))

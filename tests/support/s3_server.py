@@ -24,7 +24,7 @@ READER_KEY = "readerkey"
 READER_SECRET = "readersecret"
 BUCKET = "corpus"
 
-# Every identity the server knows; the reader may list and read, nothing else.
+# All identities of the server. The reader may only list and read.
 _IDENTITIES = {
     "identities": [
         {
@@ -55,7 +55,7 @@ _PORTS = (
 
 
 class S3Server:
-    """One ``weed mini`` process over a folder; its data survive ``kill`` and ``restart``."""
+    """A ``weed mini`` process over a folder. The data survive ``kill`` and ``restart``."""
 
     def __init__(
         self, folder: Path, buckets: tuple[str, ...] = (BUCKET,), address: str = "127.0.0.1"
@@ -169,7 +169,7 @@ class S3Server:
         self.start()
 
     def stop(self) -> None:
-        """Ends the server; nothing is kept."""
+        """Ends the server and drops its data."""
         self.kill()
 
 

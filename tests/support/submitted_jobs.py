@@ -23,7 +23,7 @@ _TRAIN = ("--logging.every_steps=1", "--checkpoints.every_steps=10", "--run.acce
 
 
 def submit_jobs(head: RayHead, folder: Path) -> Path:
-    """Builds a corpus, trains on it, and resumes with a longer phase; ``folder`` is empty.
+    """Builds a corpus, trains on it, and resumes with a longer phase. ``folder`` is empty.
 
     Returns the home folder of the jobs: relative paths are those below it.
     """

@@ -26,7 +26,7 @@ def environment() -> dict[str, str]:
 
 
 class Nodes:
-    """Nodes of one CPU each and a head without, of a Ray of their own; ``extra`` are variables for them."""
+    """A separate Ray of nodes with one CPU each and a head without. ``extra`` are their variables."""
 
     def __init__(self, count: int = 3, extra: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Builds micro-batches from plain rows, the slow and readable way; random rows for the tests."""
+"""Builds micro-batches from plain rows in a slow and readable way, and random rows for the tests."""
 
 from dataclasses import dataclass, field
 

@@ -39,7 +39,7 @@ def phase(max_seq_length: int, global_batch: int, micro_batch_tokens: int, **fie
 
 
 def train_config(folder: Path, manifest: Path | str, **changes: Any) -> dict[str, Any]:
-    """A config as a mapping: 12 steps of 16 rows; ``changes`` replace whole fields."""
+    """A config as a mapping: 12 steps of 16 rows. ``changes`` replace whole sections."""
     return {
         "run": {"name": "run", "storage": str(folder / "runs")},
         "data": {"manifest": str(manifest)},
@@ -141,7 +141,7 @@ class Group:
 
 
 class History:
-    """What all attempts of a run wrote down; of a step that was made twice, the last attempt counts."""
+    """The records of all attempts of a run. If two attempts made a step, the last one counts."""
 
     def __init__(self, run: Path) -> None:
         self.records: list[dict[str, Any]] = []

@@ -15,7 +15,7 @@ from trainer.run.loop import Trainer
 
 
 def run(config: Any, stop_after: int | None = None, monkey: Callable[[Trainer], None] | None = None) -> Any:
-    """Trains; requests a stop after ``stop_after`` steps. ``monkey`` changes the trainer before it starts."""
+    """Trains until ``stop_after`` steps, when it requests a stop. ``monkey`` changes the trainer before."""
     calls = itertools.count()
     hooks = Hooks(stop_requested=lambda: stop_after is not None and next(calls) >= stop_after - 1)
     with ExitStack() as cleanup:

@@ -24,7 +24,7 @@ LANGUAGES = ("de", "el", "en")
 def invented_rows(
     rows: int, max_seq_length: int, vocab_size: int, objective: str, seed: int, full: bool = False
 ) -> dict[str, list[Any]]:
-    """Columns of SHARD: about 15 % masked; a random next segment has other successors."""
+    """Columns of SHARD: about 15 % masked. A random next segment has other successors."""
     random = np.random.default_rng(seed)
     words = vocab_size - FIRST_WORD
     columns: dict[str, list[Any]] = {name: [] for name in SHARD.names}
@@ -60,7 +60,7 @@ def _walk(random: np.random.Generator, length: int, words: int, stride: int) -> 
 
 
 def write_shard(path: Path, columns: dict[str, list[Any]], group_rows: int) -> dict[str, Any]:
-    """Writes the shard; its manifest entry, with the path as given below the corpus folder."""
+    """Writes the shard. Returns its manifest entry, with the path as given below the corpus folder."""
     table = pa.table([pa.array(columns[f.name], f.type) for f in SHARD], schema=SHARD)
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, path, row_group_size=group_rows, compression="zstd", write_page_index=True)
@@ -96,7 +96,7 @@ def write_corpus(
     full: bool = False,
     validation_rows: Sequence[int] = (),
 ) -> Path:
-    """A corpus with one set for each length and pass; returns the path of its manifest.
+    """Writes a corpus with one set for each length and pass, and returns the path of its manifest.
 
     ``validation_rows`` are the rows of the shards of a validation set for each length.
     """

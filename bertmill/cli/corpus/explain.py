@@ -1,4 +1,4 @@
-"""``bertmill explain AREA``: one transform on JSON lines, so that a person can see what it does.
+"""``bertmill explain AREA``: runs one transform on JSON lines, to show what it does.
 
 A refused line gives ``{"id": ..., "error": ...}`` and does not stop the others.
 """
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def line_explainer(area: str, vocab: str | None = None) -> "Explainer":
     """The function that answers one record of ``area``. Raises InputError when --vocab is missing."""
-    # Imported late: the other commands should not wait for the pipeline.
+    # Imported late, so that the other commands do not wait for the pipeline.
     from bertmill import explain
 
     if area == "tokens":
@@ -98,7 +98,7 @@ def answer(explainer: "Explainer", line: str, number: int) -> "Record":
         return {"id": record.get("id"), "error": f"line {number}: field {error} is missing"}
 
 
-# The types of the fields that several areas have; area instances checks its own.
+# The types of the fields that several areas share. Area instances checks its own fields.
 _FIELDS: dict[str, type] = {
     "text": str,
     "wikitext": str,

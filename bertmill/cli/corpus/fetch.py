@@ -59,8 +59,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0 when every dump is complete; a dump that is not raises an error."""
-    # Every request of this process reads it from there, as those of a build do.
+    """Returns 0 when every dump is complete, and raises an error otherwise."""
+    # Every request of this process reads the variable, as in a build.
     os.environ[CONTACT_VARIABLE] = _contact(arguments.contact)
     if arguments.min_articles is not None and not arguments.all:
         raise ConfigError("--min-articles is for --all")

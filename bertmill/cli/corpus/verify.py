@@ -21,7 +21,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints the problems; 0 when there are none, else 1."""
+    """Prints the problems. Returns 0 when there are none, else 1."""
     place = arguments.place
     if not place.endswith(".json") and storage.exists(storage.join(place, MANIFEST)):
         return _verify_checkpoint(place)

@@ -51,7 +51,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the metrics on rank 0."""
-    # torch is imported where a command needs it: the other commands should not wait for it.
+    # Imported late, so that the other commands do not wait for torch.
     from trainer.distributed.ranks import join_torchrun, leave
     from trainer.evaluation.saved_model import evaluate_model
 

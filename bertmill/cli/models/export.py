@@ -37,7 +37,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exports the model and prints its step."""
-    # torch is imported where a command needs it: the other commands should not wait for it.
+    # Imported late, so that the other commands do not wait for torch.
     from trainer.run.export_run import export_run
 
     step = export_run(arguments.run, arguments.to, arguments.evaluate, arguments.family, ema=arguments.ema)

@@ -34,8 +34,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints progress, then the metrics over all seeds. 143: stopped by a signal, and saved."""
-    # torch is imported where a command needs it: the other commands should not wait for it.
+    """Prints progress, then the metrics over all seeds. Returns 143 if a signal stopped it after a save."""
+    # Imported late, so that the other commands do not wait for torch.
     from trainer.distributed.ranks import join_torchrun, leave
     from trainer.finetuning.config import FinetuneConfig
     from trainer.finetuning.progress import line_of

@@ -48,7 +48,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Writes the predictions."""
-    # torch is imported where a command needs it: the other commands should not wait for it.
+    # Imported late, so that the other commands do not wait for torch.
     from trainer.finetuning.saved.predict import Predictor, lines_of
 
     predictor = Predictor(

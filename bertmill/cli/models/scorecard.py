@@ -63,8 +63,8 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Prints progress and where the pages are. 1: a job failed; 143: stopped by a signal."""
-    # torch is imported where a command needs it: the other commands should not wait for it.
+    """Prints progress and where the pages are. Returns 1 if a job failed, 143 if a signal stopped it."""
+    # Imported late, so that the other commands do not wait for torch.
     from bertmill.scorecard.jobs import Settings
     from bertmill.scorecard.layouts import TASKS
     from bertmill.scorecard.run import make_scorecard
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name, reason in card["failed"].items():
         print(f"{name} failed: {reason}", file=sys.stderr)
     if card["failed"]:
-        print("rerun the same command to try again what failed", file=sys.stderr)
+        print("rerun the same command to retry the failed jobs", file=sys.stderr)
     elif not card["complete"]:
         print("stopped; rerun the same command to resume")
     if shutdown.requested():

@@ -31,7 +31,7 @@ def add_parser(commands: Commands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """0, or 1 when the losses differ from the saved ones."""
+    """Returns 0, or 1 when the losses differ from the saved ones."""
     if arguments.write:
         count = write_losses(arguments.run, arguments.write)
         print(f"{count} losses written to {arguments.write}")

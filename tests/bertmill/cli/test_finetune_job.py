@@ -1,4 +1,4 @@
-"""finetune as a job: progress, SIGTERM and resume, several processes; then predict, through the command."""
+"""finetune as a job: progress, SIGTERM and resume, several processes. Then the command predict."""
 
 import json
 import os

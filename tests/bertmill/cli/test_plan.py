@@ -94,7 +94,7 @@ def test_work_grows_with_the_corpus_and_memory_does_not() -> None:
 def test_a_partition_above_a_quarter_of_the_object_memory_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A terabyte of text in buckets of 64 GiB; what the line advises is accepted."""
+    """A terabyte of text in buckets of 64 GiB. The advice in the error is accepted."""
     config = tmp_path / "build.yaml"
     config.write_text(
         "output: out\nsources: [{name: w, kind: text, paths: [x.txt], lang: en}]\n"
@@ -305,7 +305,7 @@ def test_measured_rates_replace_those_of_other_programs(tmp_path: Path) -> None:
     rate, source = one_gpu(ModelConfig(size="base", vocab_size=30_528), 128, updated)
     assert rate == 6500
     assert "NVIDIA H100 80GB HBM3, 2026-11-28" in origin_text(source)
-    # A larger vocabulary makes a row more work; the nearest one counts.
+    # A larger vocabulary makes a row more work. The rate of the nearest size counts.
     assert 6000 < one_gpu(ModelConfig(size="base", vocab_size=40_000), 128, updated)[0] < 6500
     assert 5500 < one_gpu(ModelConfig(size="base", vocab_size=119_547), 128, updated)[0] < 5501
     path.write_text(json.dumps({**line, "card": 3}) + "\n")

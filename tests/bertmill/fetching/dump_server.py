@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 CONTENT = "/other/mediawiki_content_current"
-# Fault of a request: "" serves it; see _Handler._misbehave for the others.
+# Fault of a request. "" serves it, and _Handler._misbehave has the others.
 Plan = Callable[["Request"], str]
 
 
@@ -61,7 +61,7 @@ class DumpServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def add_export(self, wiki: str, date: str, *parts: bytes, complete: bool = True) -> None:
-        """A Content File Export; without its checksums while it is being written."""
+        """A Content File Export, without its checksums while it is being written."""
         folder = f"{CONTENT}/{wiki}/{date}/xml/bzip2"
         names = [f"{wiki}-{date}-p{1000 * n + 1}p{1000 * (n + 1)}.xml.bz2" for n in range(len(parts))]
         self.files |= {f"{folder}/{name}": data for name, data in zip(names, parts, strict=True)}

@@ -27,7 +27,7 @@ def _sentences(seed: int, count: int = 24) -> list[tuple[str, str, bool]]:
 
 
 def glue_folder(folder: Path) -> Path:
-    """CoLA, STS-B, MRPC and RTE as in their releases; SST-2 is not there and QNLI has no train.tsv."""
+    """CoLA, STS-B, MRPC and RTE as in their releases. SST-2 is missing and QNLI has no train.tsv."""
     for seed, (name, part) in enumerate((("train", "in_domain_train"), ("dev", "in_domain_dev")), start=1):
         rows = _sentences(seed)
         _table(

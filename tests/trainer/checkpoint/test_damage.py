@@ -48,7 +48,7 @@ def change_step(uri: str) -> None:
     storage.put_bytes(uri, storage.read_bytes(uri).replace(b'"step": 6', b'"step": 7'))
 
 
-# trainer-037: every way to damage the newest checkpoint; the message says which file and why.
+# trainer-037: every way to damage the newest checkpoint. The message names the file and the reason.
 DAMAGES = [
     (MODEL, cut, "bytes instead of"),
     (MODEL, flip_middle, "sha256 differs"),
@@ -236,7 +236,7 @@ def test_tensors_without_plain_values(local_run: str, tensor: torch.Tensor) -> N
 
 
 def test_odd_bytes_under_right_hashes_are_reported(local_run: str) -> None:
-    """torch's unpickler raises KeyErrors and more; each is a damaged file to us."""
+    """torch's unpickler raises KeyErrors and other errors. Each of them means a damaged file."""
     save_steps(local_run, [1])
     raw = storage.read_bytes(storage.join(folder_of(local_run, 1), OPTIMIZER))
     random = np.random.default_rng(7)

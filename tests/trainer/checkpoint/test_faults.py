@@ -75,7 +75,7 @@ def test_slow_storage_holds_at_most_one_save(proxy: FaultProxy, s3_folder: str, 
 
 @pytest.mark.s3
 def test_deletion_comes_after_the_commit(proxy: FaultProxy, s3_folder: str) -> None:
-    """trainer-039: keep 1; the order of requests is upload, read back, manifest, deletion."""
+    """trainer-039: keep 1. The order of requests is upload, read back, manifest, deletion."""
     store = CheckpointStore(s3_folder, keep=1)
     store.acquire_lease()
     training = TinyTraining()
@@ -211,7 +211,7 @@ for _ in range(int(sys.argv[2])):
 
 @pytest.mark.slow
 def test_killed_at_any_moment_nothing_committed_is_lost(run: str, temporary: Path) -> None:
-    """trainer-037, 042: SIGKILL at random moments of saving; each attempt resumes from the last commit."""
+    """trainer-037, 042: SIGKILL at random moments of saving. Each attempt resumes from the last commit."""
     kills = 25
     lives = subprocess.run(
         [sys.executable, "-c", LIVES, run, str(kills)],
@@ -246,7 +246,7 @@ def test_killed_at_any_moment_nothing_committed_is_lost(run: str, temporary: Pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 20 MB; needs the right to mount."""
+    """A file system of 20 MB, which needs the right to mount."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -259,7 +259,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_keeps_the_earlier_checkpoint(small_disk: Path, temporary: Path) -> None:
-    """trainer-046: room for two checkpoints of 9 MB, not for three; then somebody makes room."""
+    """trainer-046: room for two checkpoints of 9 MB, not for three. Later there is room again."""
     run = str(small_disk / "run")
     training = TinyTraining(width=850)
     store = CheckpointStore(run, keep=2, max_failed=3)

@@ -34,7 +34,7 @@ from trainer.checkpoint.store import CheckpointStore
 
 
 class Ranks:
-    """The savers of all ranks of an attempt, in one process; they hold equal states."""
+    """The savers of all ranks of an attempt, in one process, with equal states."""
 
     def __init__(self, run: str, count: int, cleanup: ExitStack, **options: Any) -> None:
         self.first = CheckpointStore(run, sharded_by=count, **options)

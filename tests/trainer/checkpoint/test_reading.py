@@ -34,7 +34,7 @@ def before_the_first_reading(monkeypatch: pytest.MonkeyPatch, action: Callable[[
 
 
 def test_a_training_that_deletes_what_is_being_read(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With keep 1 all that was listed may be gone before it is read; the newer one counts."""
+    """With keep 1 every listed checkpoint may be deleted before it is read. The newer one counts."""
     save_steps(run, [2], keep=1)
     before_the_first_reading(monkeypatch, lambda: save_steps(run, [4], keep=1))
     found = latest_verified(run)

@@ -57,7 +57,7 @@ def test_a_new_run_has_none(run: str) -> None:
 
 
 def test_deleted_older_ones_do_no_harm(run: str) -> None:
-    """trainer-040, trainer-041: there is no pointer; the newest complete one is found by listing."""
+    """trainer-040, trainer-041: without a pointer, the newest complete checkpoint is found by listing."""
     save_steps(run, [2, 4, 6])
     storage.delete_prefix(folder_of(run, 2))
     first = latest_verified(run)
@@ -75,7 +75,7 @@ def test_retention_keeps_the_newest(run: str) -> None:
 
 
 def test_retention_keeps_the_last_verified_one(run: str) -> None:
-    """A newest one that is damaged later does not count as a reason to delete; a new commit does."""
+    """A newest checkpoint that is damaged later is no reason to delete older ones. A new commit is."""
     save_steps(run, [2], keep=1)
     store = CheckpointStore(run, keep=1)
     store.acquire_lease()
@@ -255,7 +255,7 @@ def test_leftovers_of_a_dead_attempt_do_not_mix_and_go(run: str) -> None:
 
 
 def test_the_copy_is_of_the_moment_of_the_call(run: str, tmp_path: Path) -> None:
-    """trainer-044: training continues during the save; the bytes are those of a synchronous save."""
+    """trainer-044: training continues during the save. The bytes are those of a synchronous save."""
     training = TinyTraining(width=300)
     store = CheckpointStore(run, keep=9)
     store.acquire_lease()

@@ -291,7 +291,7 @@ def test_fixed_shapes_hold_the_same_rows(tmp_path: Path, grain: int | None) -> N
     if grain is None:
         assert len(shapes) == 1
     else:
-        # Tokens in whole grains, as few as there must be; what is compiled sees one shape of the rest.
+        # The fewest multiples of the grain for tokens, and one shape of the rest for the compiler.
         assert len(shapes) > 1
         assert all(tokens % grain == 0 for tokens, _, _ in shapes)
         assert len({(sequences, masked) for _, sequences, masked in shapes}) == 1

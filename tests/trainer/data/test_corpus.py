@@ -27,7 +27,7 @@ from trainer.data.rows import ShardRows
 def corpus_of(
     tmp_path: Path, change: Any = lambda columns: None, objective: str = "nsp", rows: int = 20
 ) -> Path:
-    """A corpus of one shard whose columns went through ``change``; its manifest's path."""
+    """Writes a corpus of one shard with columns changed by ``change``. Returns its manifest's path."""
     columns = invented_rows(rows, 32, 200, objective, 1)
     change(columns)
     entry = write_shard(tmp_path / "train-32-0" / "shard-00000.parquet", columns, 8)

@@ -93,7 +93,7 @@ def test_a_disk_that_refuses_is_counted_and_nothing_is_lost(
 
 @pytest.fixture
 def remote(s3_folder: str, tmp_path: Path) -> str:
-    """A corpus on S3; the URI of its manifest."""
+    """The URI of the manifest of a corpus on S3."""
     manifest = write_corpus(tmp_path / "corpus", lengths=(32,))
     for path in (tmp_path / "corpus").rglob("*"):
         if path.is_file():

@@ -111,7 +111,7 @@ def test_no_rows_is_refused() -> None:
 
 
 def test_a_billion_rows_seek_anywhere() -> None:
-    """A million row groups; the request touches one window, so it needs no pass over the rows."""
+    """A million row groups. The request touches one window, so it needs no pass over the rows."""
     order = SampleOrder([[[1000] * 1000 for _ in range(1000)]], 7)
     assert order.cycle_rows == 10**9
     for start in (0, 123_456_789, 999_999_900, 5_900_000_000):

@@ -75,7 +75,7 @@ def test_languages_add_up_to_all(corpus: Corpus) -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3, 40])
 def test_world_size_does_not_change_a_bit(corpus: Corpus, world_size: int) -> None:
-    """Ranks in turn; 40 ranks are more than there are micro-batches, and make the same calls."""
+    """Ranks one after another. 40 ranks are more than the micro-batches, and make the same calls."""
     model, held_out = small_model(), HeldOut(corpus, 32, 100)
     shares = [_Turn(rank, world_size, CPU, None) for rank in range(world_size)]
     for share in shares:

@@ -1,4 +1,4 @@
-"""Exports load in transformers with equal logits and nothing missing; checkpoints come back as they were."""
+"""Exports load in transformers with equal logits and nothing missing. Checkpoints come back as they were."""
 
 import json
 from pathlib import Path

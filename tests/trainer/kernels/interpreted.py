@@ -1,4 +1,4 @@
-"""The Triton kernels on a CPU, by Triton's interpreter, against torch in fp32; see test_interpreter.py."""
+"""Compares the Triton kernels in Triton's interpreter with torch in fp32 (see test_interpreter.py)."""
 
 from typing import Any
 

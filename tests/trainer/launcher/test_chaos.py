@@ -26,6 +26,6 @@ def test_a_few_faults_change_nothing(place: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert " 0 checks failed" in done.stdout
-    # A run can end before its first fault falls due; then another one follows.
+    # A run can end before its first fault is due. Then another one follows.
     assert re.search(r"(\d+) of \1 runs ended with weights of the same SHA-256", done.stdout), done.stdout
     assert not re.search(r"^0 faults", done.stdout, re.MULTILINE), done.stdout

@@ -78,7 +78,7 @@ def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
 
 
 def test_lengths_are_read_once_whatever_the_number_of_ranks(undisturbed: History) -> None:
-    """17 row groups of 16 rows; every other rank hears of the lengths from rank 0."""
+    """17 row groups of 16 rows. Every other rank receives the lengths from rank 0."""
     reads = {event["rank"]: event["lengths"] for event in undisturbed.events("reads")}
     assert reads == {0: 18, 1: 0}
 
@@ -123,7 +123,7 @@ def test_sigterm_to_one_rank_stops_all_after_one_checkpoint(
 def test_sigterm_during_a_save_lets_it_end_and_stops(config: Path, run: Path, undisturbed: History) -> None:
     Group(config, ranks=2, fault="term-save:0:8").finish(143, 143)
     history = History(run)
-    # The save of step 8 is in flight; the step that hears of the signal is made, saved, and the last one.
+    # The save of step 8 is in flight. The step that receives the signal is finished, saved, and the last one.
     assert [event["step"] for event in history.events("saving")] == [4, 8, 9]
     assert [event["step"] for event in history.events("stopped")] == [9, 9]
     assert [folder.step for folder in list_folders(str(run)) if folder.committed] == [9, 8, 4]
@@ -203,7 +203,7 @@ def test_a_rank_that_hangs_ends_the_others_in_the_time_set(tmp_path: Path, manif
 def test_the_number_of_ranks_may_change(
     tmp_path: Path, manifest: Path, run: Path
 ) -> None:  # trainer-006, trainer-007
-    """4 ranks, then 2, then 3, which do not divide the batch; dropout off, so that losses compare."""
+    """4 ranks, then 2, then 3, which do not divide the batch. Dropout off, so that losses compare."""
     model = {**train_config(tmp_path, manifest)["model"], "hidden_dropout": 0.0}
     folder = tmp_path / "alone"
     folder.mkdir()

@@ -43,7 +43,7 @@ def config_of(folder: Path, manifest: Path) -> Path:
 
 @pytest.fixture
 def job(nodes: Nodes) -> Iterator[Any]:
-    """Starts a training on the nodes; it is ended with the test."""
+    """Starts a training on the nodes, which ends with the test."""
     started = []
 
     def start(config: Path) -> "subprocess.Popen[str]":

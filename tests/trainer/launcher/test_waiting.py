@@ -1,4 +1,4 @@
-"""A training that waits for CPUs says so and can be stopped; one that cannot succeed is not repeated."""
+"""A training that waits for CPUs reports it and can be stopped. One that cannot succeed is not repeated."""
 
 import signal
 import subprocess

@@ -26,7 +26,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @varlen._varlen_attn.register_kernel("cpu")
 def zeros(query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel itself needs a GPU; how many graphs there are does not depend on what it computes."""
+    """The kernel itself needs a GPU. The number of graphs does not depend on its results."""
     return (
         torch.zeros_like(query),
         query.new_zeros(query.shape[1], query.shape[0], dtype=torch.float32),

@@ -41,7 +41,7 @@ def gradients(splits: Split, style: str = "bert") -> tuple[torch.Tensor, torch.T
 
 
 def assert_same(found: object, expected: object) -> None:
-    """Gradients to 1e-6; the statistics are sums of hundreds, hence the relative part."""
+    """Gradients to 1e-6. The tolerance is relative for the statistics, which are sums of hundreds."""
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
 
 

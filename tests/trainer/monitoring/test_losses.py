@@ -2,7 +2,7 @@
 
     python -m pytest tests/trainer/monitoring/test_losses.py --write-losses
 
-rewrites the file; such a commit must explain why the numbers changed.
+rewrites the file. Such a commit must explain why the numbers changed.
 """
 
 import json

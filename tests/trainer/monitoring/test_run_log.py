@@ -146,7 +146,7 @@ class AtOnce(Executor):
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """(name, bytes) of every upload; files of a log are short, and an upload is due after every record."""
+    """(name, bytes) of every upload. Log files are short, and an upload is due after every record."""
     uploads: list[tuple[str, int]] = []
     upload = storage.upload_file
 

@@ -29,7 +29,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(config: dict[str, Any], stop_after: int | None = None) -> str:
-    """Trains, and stops when ``stop_after`` steps are done; the URI of the run."""
+    """Trains, and stops after ``stop_after`` steps. Returns the URI of the run."""
     calls = iter(range(1, 1000))
     hooks = Hooks(stop_requested=lambda: next(calls) == stop_after)
     return train(TrainConfig.model_validate(config), single_rank(), hooks).run_uri

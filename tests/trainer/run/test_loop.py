@@ -48,7 +48,7 @@ def test_equal_seeds_give_equal_bits_and_other_seeds_do_not(tmp_path: Path, mani
 
 
 def test_a_stopped_run_resumes_exactly(tmp_path: Path, manifest: Path) -> None:
-    """Two lengths, passes, dropout; stopped in both phases, off the checkpoint interval."""
+    """Two lengths, passes and dropout, with stops in both phases, outside of the checkpoint interval."""
     phases = [
         {
             "max_seq_length": 32,
@@ -106,7 +106,7 @@ def test_a_run_into_a_later_epoch_covers_every_row_of_each(
     run(config)
     order = [row for _, rows in sorted(History(tmp_path / "runs" / "run").samples().items()) for row in rows]
     assert len(order) == 300
-    # Passes 0 and 1 have the rows 0-99 and 100-199; the third epoch trains pass 0 again.
+    # Passes 0 and 1 have the rows 0-99 and 100-199. The third epoch trains pass 0 again.
     assert sorted(order) == sorted([*range(100), *range(100), *range(100, 200)])
 
 

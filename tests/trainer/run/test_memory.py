@@ -1,4 +1,4 @@
-"""Micro-batches are halved when memory runs out; global batches, data and resumes stay as they are."""
+"""Micro-batches are halved when memory runs out. Global batches, data and resumes stay as they are."""
 
 from pathlib import Path
 from typing import Any

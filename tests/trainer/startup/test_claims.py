@@ -1,4 +1,4 @@
-"""A start claims its run only when nothing can refuse it any more; a replaced trainer keeps its state."""
+"""A start claims its run only after all checks. A replaced trainer keeps its state."""
 
 import os
 import shutil
@@ -137,7 +137,7 @@ def test_a_replaced_trainer_keeps_its_state_and_says_where(tmp_path: Path, manif
 
 
 def test_double_starts_and_kills_of_processes(tmp_path: Path, manifest: Path) -> None:
-    """A second process is refused with one line while the first lives; after a kill it resumes at once."""
+    """A second process is refused with one line while the first runs. After a kill it resumes immediately."""
     config = train_config(tmp_path, manifest, phases=[phase(32, 16, 128, steps=10**6)])
     config["run"]["lease_seconds"] = 6
     path = write_config(tmp_path, config)

@@ -106,7 +106,7 @@ def test_an_older_version_knew_models_by_their_paths() -> None:
 
 @given(st.data())
 def test_a_field_of_a_newer_version_counts_as_its_default(data: st.DataObject) -> None:
-    """A checkpoint of an older version lacks fields; those of the config that have their default fit it."""
+    """A checkpoint of an older version lacks fields. Fields of the config at their default fit it."""
     defaults = field_defaults(config())
     now = identity()
     older = dict(now)

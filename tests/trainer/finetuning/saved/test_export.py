@@ -85,7 +85,7 @@ def test_a_saved_regression_gives_numbers_of_the_files(pretrained: str, tmp_path
     theirs = load(folder, "BertForSequenceClassification")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     value = theirs(**tokenizer("cat dog mat", "w3 w4 cat", return_tensors="pt")).logits.item()
-    # The model learns on values with mean 0 and deviation 1; how well it learns is not the matter here.
+    # The model learns on values with mean 0 and deviation 1. The test does not check how well it learns.
     assert 100 < value < 140
 
 

@@ -95,7 +95,7 @@ def test_answers_follow_the_rules_of_squad() -> None:
             " ".join(draw.choice(vocabulary) for _ in range(draw.randint(1, 5))) for _ in range(3)
         )
         if not all(map(squad_words, (guess, *truths))):
-            # SQuAD 1.1 gives 0 for two answers that are articles only; SQuAD 2.0 gives 1, as here.
+            # SQuAD 1.1 gives 0 for two answers that are articles only. SQuAD 2.0 gives 1, as here.
             continue
         compared += 1
         assert metrics.answer_f1(guess, truths) == pytest.approx(max(squad_f1(guess, one) for one in truths))
