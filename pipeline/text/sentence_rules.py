@@ -126,7 +126,9 @@ class SentenceRules:
             return True
         if mark == "." and (text[stop + 1] == "." or self._stop_is_colon):
             return not _begins_with_capital(text, begin, stop)
-        if self._starts_with_lower_case(text, start) or not _begins_with_capital(text, begin, stop):
+        # A sentence that begins with a number does not show whether the text has capitals.
+        has_capitals = _begins_with_capital(text, begin, stop) or (mark == "." and text[begin].isdigit())
+        if self._starts_with_lower_case(text, start) or not has_capitals:
             return mark != "." or self._full_stops.ends_sentence(text, begin, stop, start)
         if mark != ".":
             # "Yahoo! is", "Quoi ? dit-il", "oh! how" go on; "great!! best", "see it? i did" do not.

@@ -34,6 +34,8 @@ _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”�
 _NO_SPACE_AFTER = frozenset("([（「『“„«")
 _PARTNERS = {"“": "„", "«": "»"}
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
+# No sentence begins with one of these: what stands before it is missing.
+_CONTINUING_MARKS = frozenset(",;:，、；：،؛")
 # Of these, the marks after which a sentence continues.
 _GOES_ON = frozenset(',:;)"]：；')
 _FULL_STOPS = frozenset(".!?…。！？।॥۔؟։።")
@@ -134,7 +136,7 @@ def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
 
 def _is_hole_at_start(after: str, spaced_after: bool, lang: str) -> bool:
     """At the start of a sentence stand boxes and anchors, and what the sentence is about."""
-    if after[0].islower():
+    if after[0].islower() or after[0] in _CONTINUING_MARKS:
         return True
     return not spaced_after and _is_ending(after, lang)
 

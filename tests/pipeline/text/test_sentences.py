@@ -33,6 +33,8 @@ from pipeline.text.sentences import MAX_SENTENCE_CHARS, split_paragraphs, split_
         ("ko", ["식을 만족한다.", "formula도 그렇다."]),
         ("uk", ["І. Франко писав.", "Це м. Київ."]),
         ("vi", ["TP. Hồ Chí Minh lớn.", "Nó đẹp."]),
+        ("hr", ["3. svibnja 1950. došao je.", "To je 38 km."]),
+        ("lt", ["1950 m. gegužės 3 d. jis atėjo.", "XIX a. buvo taip."]),
         ("en", ["He paid £3.50 to A. B. Roe (see Fig. 2).", "It was fine."]),
     ],
 )
@@ -55,6 +57,7 @@ def test_paragraphs_part_sentences_but_a_line_feed_does_not() -> None:
 
 def test_text_in_lower_case_keeps_its_sentences() -> None:
     assert split_sentences("it rained. we went home.", "en") == ["it rained.", "we went home."]
+    assert split_sentences("3 men waited. they left.", "en") == ["3 men waited.", "they left."]
 
 
 def test_thai_is_cut_at_spaces_between_thai_words_only() -> None:

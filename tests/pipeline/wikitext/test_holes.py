@@ -36,6 +36,11 @@ def text_of(wikitext: str, lang: str) -> str:
         ("en", "The town, {{place name|x}}, is old.", "It is big."),
         ("en", "Its name is {{term|x}}s now.", "It is big."),
         ("zh", "格言是：{{格言}}。", "桥很老。"),
+        ("en", "{{person|x}}, it is said, left.", "It is big."),
+        ("de", "{{Person|x}}: so heißt er.", "Die Brücke ist alt."),
+        ("fr", "{{personne|x}} : il partit.", "Le pont est vieux."),
+        ("zh", "{{人物|甲}}，很高。", "桥很老。"),
+        ("ar", "{{شخص|س}}، رجل كبير.", "الجسر قديم."),
     ],
 )
 def test_a_sentence_that_lost_a_word_goes(lang: str, holed: str, kept: str) -> None:
