@@ -9,7 +9,8 @@ import pytest
 
 from bertmill.explain import dump, instances, tokens
 from schemas.errors import CorpusError, InputError
-from tests.cases import run_cases
+from tests.cases.checker.areas import evaluate
+from tests.cases.checker.running import load_vocab
 from tests.pipeline.sources.dumps import CASES, SAMPLE
 
 RUNNER = Path(__file__).parents[1] / "cases" / "run_cases.py"
@@ -91,11 +92,11 @@ def test_languages_are_not_mixed_in_a_pair() -> None:
 
 def test_every_case_of_area_tokens_passes() -> None:
     explain = tokens(str(TEXT_CASES / "vocab.txt"))
-    vocabulary = run_cases.load_vocab(TEXT_CASES / "vocab.txt")
+    vocabulary = load_vocab(TEXT_CASES / "vocab.txt")
     failures = {}
     for line in (TEXT_CASES / "tokens.jsonl").read_text(encoding="utf-8").splitlines():
         case = json.loads(line)
-        faults = run_cases.evaluate("tokens", case, explain(case["input"]), vocabulary)
+        faults = evaluate("tokens", case, explain(case["input"]), vocabulary)
         if faults:
             failures[case["id"]] = faults
     assert failures == {}

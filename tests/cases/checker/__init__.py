@@ -1,0 +1,1 @@
+"""Checks the answers of `bertmill explain` to the case files."""
