@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tests.support.ray_cluster import RayCluster
     from tests.support.s3_server import S3Server
 
-# What few tests need is imported where they need it: tests/trainer/kernels/test_gpu.py needs only torch with
-# Triton, numpy, pydantic and pytest.
+# Modules that few tests need are imported where they are needed: tests/trainer/kernels/test_gpu.py needs only
+# torch with Triton, numpy, pydantic and pytest.
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lifts the time limit of hypothesis: a busy machine must not fail a test."""
+    """Lifts the time limit of hypothesis, because a busy machine must not fail a test."""
     if config.pluginmanager.has_plugin("hypothesispytest"):
         from hypothesis import settings
 
@@ -29,14 +29,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """``--write-losses`` rewrites tests/trainer/monitoring/golden_losses.json."""
-    parser.addoption("--write-losses", action="store_true", help="keep these losses as the right ones")
+    parser.addoption("--write-losses", action="store_true", help="store these losses as the correct ones")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks every test by what it uses. For ``make test``, which runs two at a time: what stays together.
+    """Marks every test by the things that it uses, and groups tests for the two processes of ``make test``.
 
     Tests of one file share their fixtures. All files that need the session's Ray share it, and so do those
-    that look at the submitted jobs. Each such group is the work of one process. The long ones come first.
+    that check the submitted jobs. One process runs each such group, and the long groups come first.
     """
     for item in items:
         for mark in sorted(marks_of(item)):
@@ -67,7 +67,7 @@ def no_hidden_process(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 class ProcessGuard:
-    """An audit hook, which Python never removes again."""
+    """An audit hook, which Python never removes."""
 
     forbidden = False
 
@@ -93,7 +93,7 @@ def ray_session() -> "Iterator[RayCluster]":
 
 @pytest.fixture(scope="session")
 def submitted_jobs(tmp_path_factory: pytest.TempPathFactory) -> "SubmittedJobs":
-    """Both jobs after their end, submitted to one Ray."""
+    """Both jobs, submitted to one Ray and finished."""
     from tests.infra.job_metrics import run
 
     return run(tmp_path_factory.mktemp("jobs"))
@@ -120,7 +120,7 @@ def s3_server(s3_process: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "S3Ser
 
 @pytest.fixture
 def proxy(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "Iterator[FaultProxy]":
-    """The S3 server behind a proxy that passes everything until a test gives it another plan."""
+    """The S3 server behind a proxy that forwards everything until a test gives it another plan."""
     from cluster.storage import retries
     from tests.support.fault_proxy import FaultProxy, script
 
@@ -132,7 +132,7 @@ def proxy(s3_server: "S3Server", monkeypatch: pytest.MonkeyPatch) -> "Iterator[F
 
 @pytest.fixture
 def s3_folder(s3_server: "S3Server", request: pytest.FixtureRequest) -> str:
-    """An s3:// folder of this test's own."""
+    """An s3:// folder for this test alone."""
     from tests.support.s3_server import BUCKET
 
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
@@ -152,7 +152,7 @@ def gs_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def gs_folder(gs_process: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A gs:// folder of this test's own."""
+    """A gs:// folder for this test alone."""
     from tests.support.s3_server import BUCKET
 
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_process)

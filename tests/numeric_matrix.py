@@ -1,11 +1,11 @@
-"""Runs the tests that rest on floating-point values on every instruction set, number of threads and torch.
+"""Runs the tests of floating-point values on every instruction set, number of threads and version of torch.
 
     python -m tests.numeric_matrix --quick                        # one thread, without the slow tests
     python -m tests.numeric_matrix --python OTHER/bin/python      # a second torch beside this one's
-    python -m tests.numeric_matrix --write                        # keeps benchmarks/results/numeric.md
+    python -m tests.numeric_matrix --write                        # writes benchmarks/results/numeric.md
 
 Sums in another order differ by rounding. A test that fails in one cell only has a tolerance that does not
-follow from its arithmetic, or measures something that rounding decides.
+follow from its arithmetic, or its result depends on rounding.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks/results/numeric.md"
 TESTS = "numeric and not (ray or s3 or gs or process or gpu)"
-# The same limit for torch's own kernels, oneDNN and MKL.
+# The same limit for torch's kernels, oneDNN and MKL.
 _VARIABLES = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
 LEVELS = {
     "default": ("default", "SSE41", "SSE4_2"),
@@ -57,7 +57,7 @@ class Cell:
 
 
 def levels_here() -> list[str]:
-    """The levels up to this processor's own."""
+    """The levels up to that of this processor."""
     names = list(LEVELS)
     own = torch.backends.cpu.get_cpu_capability().lower()
     return names[: names.index(own) + 1] if own in names else ["default"]

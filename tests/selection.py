@@ -1,7 +1,7 @@
-"""Marks that follow from what a test uses: its fixtures, and the names that its code reaches.
+"""Marks that follow from the fixtures of a test and the names that its code reaches.
 
-A test reaches what its own code names, and what the functions, classes and fixtures of the package ``tests``
-name that it reaches. So no mark is written by hand, and none can be forgotten.
+A test reaches the names in its own code, and those in the functions, classes and fixtures of the package
+``tests`` that it reaches. Marks are therefore never written manually, and none can be forgotten.
 """
 
 import subprocess
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 FIXTURES = {"ray_session": "ray", "s3_process": "s3", "gs_process": "gs"}
-# What starts processes: a name of the standard library, or a product function that does.
+# Names that start processes, of the standard library or of the product.
 _PROCESSES = {
     "Popen",
     "fork",
@@ -49,7 +49,7 @@ def marks_of(item: pytest.Item) -> set[str]:
 
 
 def _reached(item: pytest.Item) -> Iterator[tuple[str, Any]]:
-    """(name, what it means or None) of everything that the test's code names, fixtures included."""
+    """(name, its object or None) of all names in the test's code, including fixtures."""
     waiting: list[Any] = [getattr(item, "function", None)]
     info = getattr(item, "_fixtureinfo", None)
     if info is not None:
@@ -62,7 +62,7 @@ def _reached(item: pytest.Item) -> Iterator[tuple[str, Any]]:
         known.add(id(function))
         for name, value in _named_by(function):
             yield name, value
-            # A table of checks by name, and a class, are as good as the functions in them.
+            # A table of checks by name, or a class, reaches the functions in it.
             for part in value.values() if isinstance(value, dict) else (value,):
                 if str(getattr(part, "__module__", "")).startswith("tests."):
                     waiting += vars(part).values() if isinstance(part, type) else [part]
@@ -80,6 +80,6 @@ def _named_by(function: Any) -> Iterator[tuple[str, Any]]:
         for name in code.co_names:
             value = inner.__globals__.get(name)
             yield name, value
-            # ``builds.run``: the attributes of a module of ours.
+            # ``builds.run``: the attributes of a module of the tests.
             if isinstance(value, types.ModuleType) and value.__name__.startswith("tests."):
                 yield from ((part, getattr(value, part)) for part in code.co_names if hasattr(value, part))

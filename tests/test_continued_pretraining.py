@@ -1,4 +1,4 @@
-"""Continued pretraining of other people's models: a corpus with their tokenizer, their weights, and back."""
+"""Continued pretraining of models from elsewhere: a corpus with their tokenizer, training, and export."""
 
 import hashlib
 import json
@@ -109,7 +109,7 @@ def test_words_are_masked_whole(corpus: Path) -> None:
             targets = set(row["masked_positions"])
             for position, label in zip(row["masked_positions"], row["masked_ids"], strict=True):
                 if pieces[label].startswith("##") and position - 1 not in targets:
-                    # Only a word longer than the budget is masked in part, from its begin.
+                    # Only a word longer than the budget is masked in part, from its start.
                     previous = row["input_ids"][position - 1]
                     assert pieces[previous] in ("[CLS]", "[SEP]", "[UNK]"), row["input_ids"]
                 whole += pieces[label].startswith("##")

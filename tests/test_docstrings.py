@@ -1,4 +1,4 @@
-"""The examples in docstrings give what they say."""
+"""The examples in docstrings give the shown results."""
 
 import doctest
 import importlib

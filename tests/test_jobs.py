@@ -1,4 +1,4 @@
-"""Both jobs submitted to a running Ray, as the guides say, then exported and used."""
+"""Both jobs submitted to a running Ray as in the guides, then the model exported and used."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 @pytest.fixture
 def home(submitted_jobs: SubmittedJobs) -> Path:
-    """The lasting folder of the jobs, after a corpus was built and a model trained from it."""
+    """The home folder of the jobs, after a corpus was built and a model trained on it."""
     return submitted_jobs.home
 
 

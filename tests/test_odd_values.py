@@ -1,6 +1,6 @@
-"""Every field of what others wrote, replaced by odd values: one line of error or none, never a traceback.
+"""Every field of input files replaced by odd values gives one line of error or none, never a traceback.
 
-The test recomputes the checksums, as a careful forger or a faulty program would.
+The test recomputes the checksums, like a careful forger or a faulty program.
 """
 
 import copy
@@ -98,7 +98,7 @@ def write_sealed(path: Path, manifest: dict[str, Any]) -> None:
 def test_a_corpus_manifest(tmp_path: Path) -> None:
     corpus = build_small_corpus(tmp_path / "corpus")
     manifest = corpus.manifest
-    # One set and one of its shards stand for all: each change costs a reading of the rows.
+    # One set and one of its shards represent all, because each change requires reading the rows.
     manifest["sets"] = manifest["sets"][:1]
     manifest["counts"]["by_set"] = {"len64/train/0": manifest["counts"]["by_set"]["len64/train/0"]}
     uninteresting = ("sha256", "config", "libraries", "code_version", "config_hash")

@@ -25,7 +25,7 @@ def blocks(language: str) -> list[str]:
 
 def test_ci_runs_the_commands() -> None:
     ci = (ROOT / ".ci" / "run").read_text()
-    # Settings may stand before them.
+    # Settings may precede them.
     assert all(
         any(line.endswith(command) for line in ci.splitlines()) for command in ("make demo", "make test")
     )

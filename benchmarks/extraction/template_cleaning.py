@@ -180,7 +180,7 @@ def main() -> None:
     lines = [
         "# Templates, back matter and holes on real dumps",
         "",
-        "Shares before and after; calls by what decided how they are shown. Dumps: "
+        "Shares before and after, and calls by the source that decided what they show. Dumps: "
         + ", ".join(dump.name for dump in arguments.dumps)
         + ".",
         "",

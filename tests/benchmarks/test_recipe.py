@@ -1,4 +1,4 @@
-"""The scripts that make a model from text: whole at toy size with a stop in between, and their rules."""
+"""The scripts that make a model from text: a complete run at toy size with a stop, and their rules."""
 
 import gzip
 import json

@@ -87,7 +87,7 @@ def test_the_state_is_one_integer_and_resumes_anywhere(manifest: Path) -> None:
 
 
 def test_a_worker_resumes_from_its_own_state(manifest: Path) -> None:
-    """As torchdata's StatefulDataLoader does: each worker's copy saves and loads its own state."""
+    """Each worker's copy saves and loads its own state, as in torchdata's StatefulDataLoader."""
     dataset = load_corpus(manifest, batch_size=4, max_seq_length=32)
     whole = batches(dataset, 4, 8)
     info = torch.utils.data._utils.worker.WorkerInfo(id=1, num_workers=2, seed=0, dataset=dataset)

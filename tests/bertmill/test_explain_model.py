@@ -1,4 +1,4 @@
-"""``bertmill explain model``: logits of other people's models, with which a stranger can compare."""
+"""``bertmill explain model``: logits of models from elsewhere, for comparison."""
 
 import io
 import json

@@ -34,7 +34,7 @@ def test_masks_are_filled_as_transformers_does(
     expected = transformers.pipeline("fill-mask", model=uri, tokenizer=uri)(text, top_k=4)
     (found,) = fill_masks(uri, [text], top=4)[0]
     assert [round(value, 4) for _, value in found] == [round(row["score"], 4) for row in expected]
-    # A byte that is no character, or white space, is shown here as the piece itself.
+    # For a byte that is not a character, or white space, the answer has the piece itself.
     for (word, _), row in zip(found, expected, strict=True):
         shown = row["token_str"].strip().removeprefix("##")
         assert word == shown or not shown or "\ufffd" in shown

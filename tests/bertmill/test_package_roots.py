@@ -1,4 +1,4 @@
-"""Another package named as one of ours, before ours on the path: one line and status 2."""
+"""Another package with the name of one of ours, before ours on the path: one line and status 2."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ EDITABLE = f"import sys; sys.path.append({str(ROOT)!r}); "
 
 
 def python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs ``code`` as an editable install does: our root comes last on the path."""
+    """Runs ``code`` like an editable install, with our root last on the path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return subprocess.run(
         [sys.executable, "-c", EDITABLE + code],
@@ -43,7 +43,7 @@ def test_the_python_api_says_the_same(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_code_is_not_a_package(tmp_path: Path) -> None:
-    """A namespace package yields to a regular one that comes later on the path."""
+    """A regular package takes precedence over a namespace package, even later on the path."""
     (tmp_path / "trainer").mkdir()
     done = python("from bertmill.cli import main; sys.exit(main(['--version']))", tmp_path)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""``bertmill doctor --config``: what would refuse a job is found without starting it."""
+"""``bertmill doctor --config`` finds what would stop a job, without starting it."""
 
 import shutil
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_each_problem_of_a_training_is_a_line(
     if changes.get("data", {}).get("manifest") == "MANIFEST":
         changes = {"data": {**changes["data"], "manifest": str(manifest)}}
     found = failures(write_config(tmp_path, {**train_config(tmp_path, manifest), **changes}))
-    assert len(found) <= 2  # /proc has no room either
+    assert len(found) <= 2  # /proc also has no room
     assert failure in "\n".join(found)
 
 

@@ -54,7 +54,7 @@ def test_page_of_a_run_that_was_stopped_once(run: Path, capsys: pytest.CaptureFi
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on the PATH")
 def test_a_browser_shows_the_page_whole(run: Path, tmp_path: Path) -> None:
-    """Nothing is fetched, no label leaves its chart or covers another, and all charts have one time axis."""
+    """It loads nothing, labels stay in their charts and do not overlap, and all charts share a time axis."""
     measured = shown(report_page(read_history(str(run))), tmp_path)
     assert measured["fetched"] == []
     assert measured["outside"] == []

@@ -35,7 +35,7 @@ def commands(text: str) -> list[str]:
 
 
 def check(command: str) -> None:
-    """Raises ValueError that says what is wrong with ``command``."""
+    """Raises ValueError with the mistake in ``command``."""
     words = shlex.split(command)
     if words[0] == "export":
         return _export(command)
@@ -133,7 +133,7 @@ def _ray(words: list[str]) -> None:
 
 
 def _kubectl(words: list[str]) -> None:
-    """The real kubectl against a server that is not there: what it says of flags comes before that."""
+    """The real kubectl without a server. It reports wrong flags before it connects."""
     if words[:2] == ["apply", "-k"]:
         done = run_tool("kubectl", "kustomize", str(_exists(words[2])))
         if done.returncode:
@@ -204,7 +204,7 @@ def _prometheus(words: list[str]) -> None:
 
 
 def _sbatch(words: list[str]) -> None:
-    """A batch script of ours passes its arguments on to a job."""
+    """A batch script of the repository, which passes its arguments on to a job."""
     script = _exists(words[0]).read_text(encoding="utf-8")
     (job,) = (job for job in _JOBS if job in script)
     launcher = re.search(r"--launcher \w+", script)

@@ -1,4 +1,4 @@
-"""Output that the README and the tutorials show has the words that the programs print."""
+"""The output in the README and the tutorials has the words that the programs print."""
 
 import inspect
 import re
@@ -11,7 +11,7 @@ from tests.infra.tools import ROOT
 from trainer.run import console
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
-# A line that starts with the pattern is printed by the module.
+# Pattern at the start of a line -> the module that prints such lines.
 PRINTED_BY: tuple[tuple[str, ModuleType], ...] = (
     (r"language  |skipped or |set  ", tables),
     (r"step \d+/", console),
@@ -58,7 +58,7 @@ def test_an_old_word_is_caught() -> None:
 
 
 def quoted_messages() -> list[str]:
-    """What the troubleshooting page quotes as symptoms."""
+    """The messages that the troubleshooting page quotes as symptoms."""
     text = (ROOT / "docs" / "guides" / "troubleshooting.md").read_text(encoding="utf-8")
     return [quote for line in text.splitlines() for quote in re.findall(r'"([^"]+)"', line.split(" | ")[0])]
 

@@ -1,4 +1,4 @@
-"""The site builds without a warning, its links lead somewhere, and its reference covers the code."""
+"""The site builds without a warning, its links work, and its reference covers the code."""
 
 import os
 import re

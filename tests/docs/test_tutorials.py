@@ -24,7 +24,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def holds(whole: Any, part: Any) -> bool:
-    """Whether ``whole`` has all that ``part`` has."""
+    """Whether ``whole`` contains everything in ``part``."""
     if isinstance(part, dict):
         return isinstance(whole, dict) and all(
             key in whole and holds(whole[key], value) for key, value in part.items()

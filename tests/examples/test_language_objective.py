@@ -1,4 +1,4 @@
-"""The objective of the examples in a real run, on rows whose language nothing tells."""
+"""The objective of the examples in a real run, on rows that do not reveal their language."""
 
 import math
 from pathlib import Path

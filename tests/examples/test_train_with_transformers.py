@@ -37,6 +37,6 @@ def test_it_learns_and_a_resumed_run_sees_the_next_batches(
     train(manifest, tmp_path / "parts", 4)
     train(manifest, tmp_path / "parts", 8)
     assert "resuming after step 4" in capsys.readouterr().out
-    # Without dropout, whose random state is the Trainer's, everything continues where it was.
+    # Without dropout, whose random state belongs to the Trainer, the run continues exactly.
     assert losses(tmp_path / "parts", 8) == pytest.approx(whole, abs=1e-3)
     assert (tmp_path / "parts" / "model.safetensors").is_file()

@@ -1,11 +1,11 @@
-"""A copy of the checkout, as a user's working directory that a job is submitted from."""
+"""A copy of the checkout, which serves as a user's working directory for submitting jobs."""
 
 import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# Nothing that the jobs do not need, so that it shows if they need more.
+# Only what the jobs need, so that a test fails if they need more.
 FOLDERS = ("bertmill", "cluster", "configs", "infra", "pipeline", "schemas", "trainer")
 
 

@@ -1,12 +1,12 @@
 """An HTTP proxy in front of a real server that breaks chosen requests: status codes, resets, delays.
 
-``plan`` is called for each request with (number, method, path) and says what happens to it:
+The proxy calls ``plan`` for each request with (number, method, path), which returns an action:
 
     "pass"         forwarded
     "503"          answered with 503 SlowDown, not forwarded (any other three digits work, too)
     "403 Code"     answered with the code instead of the usual one
     "reset"        the connection is reset before anything is forwarded
-    "lost"         forwarded, then the connection is reset: the work is done, the answer is lost
+    "lost"         forwarded, then the connection is reset, so that only the answer is lost
     "cut"          forwarded, then reset in the middle of the answer's body
     "delay 0.5"    forwarded after half a second
 """
@@ -36,7 +36,7 @@ class FaultProxy:
         self.plan = plan
         self.upstream_port = upstream_port
         self.done: Counter[str] = Counter()
-        """How often each kind of action happened."""
+        """Action -> the number of times it happened."""
         self.requests: list[tuple[str, str]] = []
         self.sent = 0
         """Bytes of bodies sent to clients."""
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_one_request(self) -> None:
         try:
             super().handle_one_request()
-        except (ConnectionError, TimeoutError, ValueError):  # the other end has gone
+        except (ConnectionError, TimeoutError, ValueError):  # the other end has closed
             self.close_connection = True
 
     def _serve(self) -> None:
@@ -151,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _reset(self) -> None:
         self.wfile.flush()
-        # Linger of zero seconds: close sends RST and not FIN.
+        # With a linger of zero seconds, close sends RST instead of FIN.
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
         self.close_connection = True

@@ -37,7 +37,7 @@ class GsServer:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, preexec_fn=die_with_parent)  # noqa: PLW1509
 
     def wait_ready(self) -> None:
-        """Returns once the bucket is made."""
+        """Returns once the bucket exists."""
         deadline = time.monotonic() + HANG_SECONDS
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Small tokenizers as people's models have them: byte-level BPE, Unigram of SentencePiece, WordPiece."""
+"""Small tokenizers of the common kinds: byte-level BPE, Unigram of SentencePiece, WordPiece."""
 
 import json
 from collections.abc import Iterable

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class RayCluster:
-    """Where the session's Ray answers."""
+    """The addresses of the session's Ray."""
 
     address: str
     env: dict[str, str]
@@ -20,7 +20,7 @@ class RayCluster:
 
 @contextmanager
 def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterator[RayCluster]:
-    """Starts Ray in this process tree and ends it again, by its own handle only."""
+    """Starts Ray in this process tree, and ends it by its own handle only."""
     os.environ["RAY_AUTH_MODE"] = "disabled"
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
     # Ray Train checks its workers at every start, failure and end, by default every two seconds.

@@ -22,7 +22,7 @@ from tests.support.waiting import HANG_SECONDS
 
 @dataclass(frozen=True)
 class RayHead:
-    """Where the head answers, and the environment of its clients."""
+    """The address of the head, and the environment of its clients."""
 
     dashboard: str
     gcs: str
@@ -34,7 +34,7 @@ class RayHead:
 def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None = None) -> Iterator[RayHead]:
     """Starts a head on the loopback interface. All its processes share a separate session."""
     gcs, dashboard, client, metrics, agent = free_ports(5)
-    # Ray's sockets lie below its temporary folder, and a socket's path may have 107 bytes.
+    # Ray's sockets are below its temporary folder, and a socket's path may have 107 bytes.
     temporary = Path(tempfile.mkdtemp(prefix="rh", dir="/tmp"))
     # A job's `python` is the one that the head's PATH finds first.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -43,7 +43,7 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16),
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0", "RAY_memory_monitor_refresh_ms": "0",
         "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0",
-        # Nothing is there to be drained when a test is over.
+        # At the end of a test there is nothing to drain.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         # As in a Ray that a job starts itself.
         **{f"RAY_{name}": str(value) for name, value in LOCAL_SETTINGS.items()},

@@ -1,9 +1,9 @@
 """Slow, simple references for the instances, one token at a time, in the order of the documented rules.
 
-`compatible_instances` follows google-research/bert create_pretraining_data draw for draw, including
-what bertmill does otherwise (labels that lie for a lone document, words joined across [SEP]).
+`compatible_instances` follows google-research/bert create_pretraining_data draw for draw, even where
+bertmill differs (false labels for a single document, words joined across [SEP]).
 `policy_instances` follows bertmill's own rules with an ordinary generator. The fast code is compared
-with it by distribution, since it draws in another order.
+with it by distribution, because it draws in another order.
 """
 
 import hashlib

@@ -84,7 +84,7 @@ class S3Server:
 
     @property
     def web_port(self) -> int:
-        """The port where a plain web server gives out the same files, below /buckets/BUCKET/."""
+        """The port of a plain web server for the same files, below /buckets/BUCKET/."""
         return self._ports["filer.port"]
 
     def start(self) -> None:
@@ -149,7 +149,7 @@ class S3Server:
         return self._process
 
     def freeze(self) -> None:
-        """Freezes the process: connections stay open and nothing answers."""
+        """Freezes the process, so that connections stay open without an answer."""
         self.process.send_signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -157,14 +157,14 @@ class S3Server:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """Ends the server as a power cut would."""
+        """Ends the server like a power cut."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def restart(self) -> None:
-        """Starts a killed server again over the same data and ports."""
+        """Restarts a killed server over the same data and ports."""
         self.kill()
         self.start()
 
@@ -174,7 +174,7 @@ class S3Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on, below the ephemeral range and outside Ray's 10002-19999."""
+    """Free ports below the ephemeral range and outside Ray's 10002-19999."""
     found: list[int] = []
     while len(found) < count:
         port = random.randrange(20000, 32000)
@@ -189,5 +189,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def die_with_parent() -> None:
-    """A test run that is killed takes its server along (Linux: PR_SET_PDEATHSIG)."""
+    """Ends the server when its test run is killed (Linux: PR_SET_PDEATHSIG)."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Histograms of instances, and the test whether two of them come from one distribution."""
+"""Histograms of instances, and a test whether two of them come from one distribution."""
 
 import itertools
 import math
@@ -19,7 +19,7 @@ from tests.support.reference_instances import Document, Instance, Rules, golden_
 
 Ints = npt.NDArray[np.integer]
 
-# Below this probability two histograms of equal distributions do not differ as much as those compared.
+# Below this probability, two histograms count as histograms of different distributions.
 SIGNIFICANCE = 1e-4
 
 
@@ -54,16 +54,16 @@ def homogeneity(ours: Counter[Hashable], theirs: Counter[Hashable], least: int =
 
 @dataclass
 class Histograms:
-    """What is compared of instances."""
+    """The compared properties of instances."""
 
     by_name: dict[str, Counter[Hashable]] = field(default_factory=dict)
 
     def count(self, name: str, values: Iterable[Hashable] | Counter[Any]) -> None:
-        """Adds values, or how often each of them was found."""
+        """Adds values, or the counts of values."""
         self.by_name.setdefault(name, Counter()).update(values)
 
     def add(self, instance: Instance, rng: random.Random) -> None:
-        """One position of each instance is counted, since those of one instance depend on each other."""
+        """Counts one position of each instance, because positions of one instance depend on each other."""
         length, a_length = len(instance.tokens), instance.segment_ids.count(0)
         self.count("label", [instance.label])
         self.count("length", [length // 4])
@@ -78,7 +78,7 @@ class Histograms:
         self.count("runs", [len(runs)])
 
     def add_table(self, table: pa.Table, rng: np.random.Generator) -> None:
-        """What `add` counts, of all rows of a shard at once."""
+        """Adds the counts of `add` for all rows of a shard together."""
         length = table["length"].to_numpy()
         a_length = table["segment_a_length"].to_numpy()
         label = table["next_sentence_label"].to_numpy().astype(np.int64)
@@ -108,7 +108,7 @@ class Histograms:
         self._count_runs(positions, first, rng)
 
     def _count_runs(self, positions: Ints, first: Ints, rng: np.random.Generator) -> None:
-        """Runs of neighbouring targets: their number in a row, and the length of one of them."""
+        """Counts runs of neighboring targets: their number in a row, and the length of one of them."""
         begins = np.ones(positions.size, bool)
         begins[1:] = positions[1:] != positions[:-1] + 1
         begins[first] = True

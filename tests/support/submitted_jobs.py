@@ -1,4 +1,4 @@
-"""Both jobs on a running Ray, submitted in both ways that the guides name."""
+"""Submits both jobs to a running Ray, in the two ways of the guides."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from tests.support.ray_head import RayHead
 from tests.support.waiting import HANG_SECONDS
 
 STEPS, LONG_STEPS = 40, 2
-"""Steps of the run at 128, and after them at 512."""
+"""Steps of the run at 128, and then at 512."""
 _BUILD = ("--vocabulary.size=3000", "--vocabulary.min_count=1", "--instances.bucket_bytes=100000",
           "--instances.validation_share=0.1")  # fmt: skip
 _TRAIN = ("--logging.every_steps=1", "--checkpoints.every_steps=10", "--run.accept_changes=[phases]")
@@ -96,7 +96,7 @@ def _submitted(command: list[str], checkout: Path, environment: dict[str, str]) 
         )  # fmt: skip
         if "No available agent" not in done.stderr or time.monotonic() > deadline:
             break
-        time.sleep(1)  # the agent that runs jobs starts some seconds after the cluster
+        time.sleep(1)  # the agent that runs jobs starts seconds after the cluster
     if done.returncode:
         raise RuntimeError(f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
     return done.stdout

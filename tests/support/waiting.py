@@ -1,10 +1,10 @@
-"""Waits for events: their bound only ends a test that hangs, however busy the machine is."""
+"""Waits for events. The timeout only ends a test that hangs, and is long enough for a busy machine."""
 
 import subprocess
 import time
 from collections.abc import Callable
 
-# Below the limit of pytest-timeout in pyproject.toml, so that a failed wait says what it waited for.
+# Below the limit of pytest-timeout in pyproject.toml, so that a failed wait reports its event.
 HANG_SECONDS = 1800.0
 
 

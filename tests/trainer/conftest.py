@@ -11,7 +11,7 @@ import torch
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for temporary files, this test's own."""
+    """The folder for temporary files of this test."""
     folder = tmp_path / "tmp"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -22,7 +22,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     params=["file", pytest.param("gs", marks=pytest.mark.gs), pytest.param("s3", marks=pytest.mark.s3)]
 )
 def run(request: pytest.FixtureRequest, tmp_path: Path, temporary: Path) -> str:
-    """Where a run is kept: once a local folder, once a real S3, once an emulated Google Cloud Storage."""
+    """The place of a run: a local folder, a real S3, and an emulated Google Cloud Storage."""
     if request.param in ("s3", "gs"):
         return str(request.getfixturevalue(f"{request.param}_folder"))
     return str(tmp_path / "run")
@@ -36,7 +36,7 @@ def local_run(tmp_path: Path, temporary: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """Models of a few thousand weights: threads that wait for each other would take all the time.
+    """Uses one thread, because models of a few thousand weights would spend the time on synchronization.
 
     tests/numeric_matrix.py sets TEST_THREADS.
     """

@@ -1,4 +1,4 @@
-"""The job's entry point with a fault at one step: "kind:rank:step", rank "all" for every rank. For tests."""
+"""The job's entry point for tests, with a fault at one step: "kind:rank:step", rank "all" for every rank."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ def memory_of(tokens: int) -> Any:
 
 
 class FaultyTrainer(loop.Trainer):
-    """A trainer to which ``FAULT`` in the environment happens in the middle of a step."""
+    """A trainer that injects the fault in the variable ``FAULT`` in the middle of a step."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -101,7 +101,7 @@ class FaultyTrainer(loop.Trainer):
 
 
 def half_a_share(folder: Path, share: float, rank: int, world_size: int) -> None:
-    """Writes a part that ends too early, and is gone."""
+    """Writes a part that ends too early, and ends the process."""
     (folder / checkpoint_parts.part_name(rank, world_size)).write_bytes(b"half")
     os.kill(os.getpid(), signal.SIGKILL)
 

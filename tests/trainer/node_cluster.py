@@ -1,4 +1,4 @@
-"""A Ray of several nodes for a test or benchmark: tests/trainer/several_nodes.py as seen from outside."""
+"""A Ray of several nodes for a test or benchmark, which controls tests/trainer/several_nodes.py."""
 
 import os
 import signal
@@ -11,14 +11,14 @@ from tests.support.waiting import HANG_SECONDS
 
 
 def environment() -> dict[str, str]:
-    """The variables of this process, and those that a throw-away Ray needs."""
+    """The variables of this process, and those for a temporary Ray."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),
         "OMP_NUM_THREADS": "1",
         "RAY_AUTH_MODE": "disabled",
         "RAY_TRAIN_V2_ENABLED": "1",
-        # By default Ray looks every two seconds for a failure, and every five for a node that will go.
+        # By default Ray checks every two seconds for a failure, and every five for a node that will leave.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
         "RAY_memory_monitor_refresh_ms": "0",
@@ -48,7 +48,7 @@ class Nodes:
         raise AssertionError("the cluster ended")
 
     def tell(self, command: str) -> None:
-        """Sends a command and waits until it is done."""
+        """Sends a command and waits for its end."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{command}\n")
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""Records of a log for tests: figures with only some fields chosen, and events of the tests' own."""
+"""Records of a log for tests: figures with some chosen fields, and events with any fields."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Short real trainings for tests: their configs, their processes, and what they wrote down."""
+"""Short real trainings for tests: their configs, their processes, and their records."""
 
 import json
 import multiprocessing
@@ -76,7 +76,7 @@ def torchrun(config: Path, ranks: int) -> tuple[int, str]:
 
 
 class Group:
-    """Ranks of a training as forked processes, from a server that has torch loaded already."""
+    """Ranks of a training as processes forked from a server that has loaded torch."""
 
     def __init__(
         self,

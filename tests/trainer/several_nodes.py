@@ -1,9 +1,8 @@
 """A Ray cluster of several nodes on one machine, as a program: commands on stdin, answers on stdout.
 
 Started with the number of nodes of one CPU each, beside a head without CPUs. ``kill PID`` kills the node
-that the worker PID runs on, with everything on it. ``drain PID SECONDS`` tells Ray that this node will be
-gone in SECONDS, ``drop`` removes the drained nodes, ``add`` starts another node, ``quit``
-stops all.
+that the worker PID runs on, with everything on it. ``drain PID SECONDS`` announces to Ray that this node will
+leave in SECONDS, ``drop`` removes the drained nodes, ``add`` starts another node, ``quit`` stops all.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Small but complete training states, and helpers to compare and to damage what is saved of them."""
+"""Small but complete training states, and helpers to compare states and to damage checkpoints."""
 
 import dataclasses
 import logging
@@ -15,7 +15,7 @@ from trainer.checkpoint.store import CheckpointStore
 
 
 def run_state(step: int, width: int = 16) -> RunState:
-    """What a checkpoint of TinyTraining says about its run."""
+    """The state of the run in a checkpoint of TinyTraining."""
     return RunState(
         position=Position(step=step, tokens=4 * step),
         spike_guard=SpikeGuardState(),
@@ -50,7 +50,7 @@ class TinyTraining:
             self.step_number += 1
 
     def state(self) -> TrainingState:
-        """The state as a checkpoint takes it."""
+        """The state to put into a checkpoint."""
         run = run_state(self.step_number, self._width)
         return TrainingState(self.model.state_dict(), self.optimizer.state_dict(), run)
 
@@ -92,12 +92,12 @@ def folder_of(run: str, step: int) -> str:
 
 
 def reasons(caplog: Any) -> str:
-    """Everything that was logged as a warning or worse."""
+    """All messages that were logged as warnings or errors."""
     return "\n".join(r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING)
 
 
 def scratch_folders(temporary: Path) -> list[Path]:
-    """Temporary folders of ours that are left with something in them."""
+    """Our temporary folders that are not empty."""
     found = [path for kind in temporary.glob("bertmill-*") for path in kind.iterdir()]
     return [path for path in found if path.is_dir()]
 

@@ -1,6 +1,6 @@
-"""A small corpus of invented rows in the real format, for tests of the trainer.
+"""A small corpus of synthetic rows in the real format, for tests of the trainer.
 
-The text has a few frequent words and certain successors, so that a model learns it within a few steps.
+The text has a few frequent words and fixed successors, so that a model learns it within a few steps.
 """
 
 import hashlib
@@ -54,7 +54,7 @@ def invented_rows(
 
 
 def _walk(random: np.random.Generator, length: int, words: int, stride: int) -> list[int]:
-    """Frequent words are much more frequent, and every second one follows from the one before."""
+    """Words with very different frequencies, where every second word follows from the one before."""
     drawn = np.minimum(random.pareto(1.0, size=length) * 3, words - 1).astype(int)
     return [FIRST_WORD + int((drawn[i - i % 2] + stride * (i % 2)) % words) for i in range(length)]
 

@@ -1,4 +1,4 @@
-"""A tokenizer folder as a corpus build writes one, for a vocabulary of any size, alone and with a corpus."""
+"""A tokenizer folder like that of a corpus build, for a vocabulary of any size, alone and with a corpus."""
 
 import hashlib
 import json

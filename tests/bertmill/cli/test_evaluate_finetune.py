@@ -60,7 +60,7 @@ def test_run_and_export_measure_alike(
 
 
 def test_processes_of_torchrun_give_the_figures_of_one(run: str, corpus: Path) -> None:
-    """To the bit, with one thread a process: the products of other numbers of threads round otherwise."""
+    """Equal to the bit with one thread per process. Other numbers of threads round products differently."""
     elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
     command = ["-m", "bertmill", "evaluate", run, "--corpus", str(corpus), "--json"]
     command += ["--micro-batch-tokens", "64"]

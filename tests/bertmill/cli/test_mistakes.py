@@ -80,7 +80,7 @@ def test_a_damaged_log_is_named(
     monkeypatch.chdir(folder)
     (folder / "torn" / "metrics" / "attempt-000001").mkdir(parents=True)
     log = folder / "torn" / "metrics" / "attempt-000001" / "rank-00000.jsonl"
-    # A language tag with a line separator, which ends no line of a log.
+    # A language tag with a line separator, which does not end a line of a log.
     languages = {"a\u2028b": {"loss": 1.0, "sequences": 1, "masked_tokens": 1, "pairs": 0}}
     record = step_record(1, loss=2.0, languages=languages)
     good = f"{record.model_dump_json(exclude_none=True)}\n"
@@ -145,7 +145,7 @@ def test_explain_answers_odd_fields(area: str, folder: Path) -> None:
     names = [part.split('"')[-2] for part in record.split(": ")[:-1]]
     for name, value in itertools.product(names, VALUES):
         before, _, rest = record.partition(f'"{name}": ')
-        # A second field of the same name wins.
+        # The second field of the same name counts.
         answered = answer(explainer, f'{before}"{name}": {rest[:-1]}, "{name}": {value}}}', 1)
         assert {"id", "error"} == answered.keys() or "output" in answered
     for line in ("[" * 100_000, '{"a":' * 100_000, "1" * 5000):

@@ -1,4 +1,4 @@
-"""The forecast: its arithmetic, its table, and what it costs to plan a hundred thousand units."""
+"""The forecast: its arithmetic, its table, and the cost of planning a hundred thousand units."""
 
 import bz2
 import gc
@@ -130,7 +130,7 @@ def test_weights_and_arithmetic_of_bert_base() -> None:
     model = ModelConfig(size="base", vocab_size=30_522)
     # 110 M in the paper (Devlin et al. 2019), rounded.
     assert parameters(model) == pytest.approx(110e6, rel=0.015)
-    # ALBERT-base has 12 M, its twelve layers being one (Lan et al. 2020, table 1).
+    # ALBERT-base has 12 M, because its twelve layers share their weights (Lan et al. 2020, table 1).
     albert = ModelConfig(style="albert", size="base", embedding_size=128, vocab_size=30_000)
     assert parameters(albert) == pytest.approx(12e6, rel=0.03)
     encoder_alone = 6 * 128 * 12 * (4 * 768**2 + 2 * 768 * 3072)
@@ -236,7 +236,7 @@ def test_command_on_files_that_are_elsewhere(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.slow
 def test_planning_sixty_million_pages(tmp_path: Path) -> None:
-    """104 dumps of a gigabyte each as sparse files: real heads, and nothing on the disk behind them."""
+    """104 dumps of a gigabyte each as sparse files with real heads."""
     head = b'<mediawiki><siteinfo><dbname>%swiki</dbname><base>https://%s.wikipedia.org/wiki/A</base>' \
         b'<namespaces><namespace key="0" case="first-letter" /></namespaces></siteinfo>\n'  # fmt: skip
     for number in range(104):
@@ -262,7 +262,7 @@ def test_planning_sixty_million_pages(tmp_path: Path) -> None:
     print(f"{len(units):,} units: {seconds:.1f} s, {kept / 1e6:.0f} MB kept, {peak / 1e6:.0f} MB at most")
     assert len(units) >= 25_000
     assert len({unit.unit_id for unit in units[::101]}) == len(units[::101])
-    # What the forecast counts for a unit on the driver, and at most 500 MB for 100,000 of them.
+    # The forecast's memory for a unit on the driver, and at most 500 MB for 100,000 units.
     assert kept / len(units) < RATES.driver.kb_per_unit * 1e3
     assert peak / len(units) < 5e3
 

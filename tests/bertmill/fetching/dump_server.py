@@ -1,4 +1,4 @@
-"""A web server in this process with a tree like that of dumps.wikimedia.org, which misbehaves on request."""
+"""A web server in this process with a tree like that of dumps.wikimedia.org, and injected faults."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ class Request:
 
     @property
     def is_file(self) -> bool:
-        """Whether the body of a dump file is asked for."""
+        """Whether the request is for the body of a dump file."""
         return self.path.endswith(".bz2")
 
 
@@ -93,7 +93,7 @@ class DumpServer:
         self.files[f"{folder}/dumpstatus.json"] = json.dumps({"version": "0.8", "jobs": jobs}).encode()
 
     def fetched(self) -> list[str]:
-        """Names of the dump files whose bytes were asked for, sorted."""
+        """Names of the dump files whose bytes were requested, sorted."""
         return sorted({r.path.rpartition("/")[2] for r in self.requests if r.is_file})
 
     def arrived(self, path: str, headers: dict[str, str]) -> Request:
@@ -112,7 +112,7 @@ class DumpServer:
             self._at_once -= 1
 
     def listing(self, folder: str) -> bytes | None:
-        """The page of a folder, or None for one that is not there."""
+        """The page of a folder, or None for a missing one."""
         inside = {path.removeprefix(folder) for path in self.files if path.startswith(folder)}
         names = sorted({re.sub("/.*", "/", name) for name in inside})
         lines = [f'<a href="{name}">{name}</a>      01-Sep-2026 09:13       -' for name in names]
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_: object) -> None:
-        """Silence."""
+        """Logs nothing."""
 
     def do_HEAD(self) -> None:
         self._answer()

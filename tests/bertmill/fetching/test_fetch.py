@@ -1,4 +1,4 @@
-"""``bertmill fetch`` against a server that lays its tree out as Wikimedia does, and misbehaves."""
+"""``bertmill fetch`` with a server that has Wikimedia's tree and injected faults."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ IS = (random.Random(2).randbytes(200_000), random.Random(3).randbytes(100_000))
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[DumpServer]:
     monkeypatch.setattr(retries, "FIRST_DELAY_SECONDS", 0.01)
     monkeypatch.setattr(retries, "LONGEST_DELAY_SECONDS", 0.01)
-    monkeypatch.setenv(CONTACT_VARIABLE, "")  # set back at the end, as the command sets it
+    monkeypatch.setenv(CONTACT_VARIABLE, "")  # restored at the end, because the command sets it
     with DumpServer() as server:
         server.add_export("fowiki", "2026-08-01", b"old")
         server.add_export("fowiki", DATE, FO)
@@ -146,7 +146,7 @@ def test_retry_after_is_kept(
 
 
 def interrupted(server: DumpServer, target: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that gets half of the file, and gives up."""
+    """A run that gets half of the file and then stops."""
     server.plan = lambda request: ("503" if request.number else "cut") if request.is_file else ""
     with monkeypatch.context() as patch:
         patch.setattr(retries, "BUDGET_SECONDS", 0.05)
@@ -265,7 +265,7 @@ def test_all_wikipedias_of_a_size(
     table = ("--statistics-url", f"{server.url}/table.csv?action=dump")
     assert fetch(server, tmp_path, "--all", "--min-articles", "20000", *table) == 0
     assert server.fetched() == [f"iswiki-{DATE}-p1001p2000.xml.bz2", f"iswiki-{DATE}-p1p1000.xml.bz2"]
-    # A wiki without a dump does not keep the others, but the status says that it is missing.
+    # A wiki without a dump does not stop the others, but the exit status reports it.
     assert fetch(server, tmp_path, "--all", *table) == 2
     assert capsys.readouterr().err.endswith(f"bertmill: aawiki: no such wiki at {server.url}\n")
     assert (tmp_path / FO_FILES[1]).exists()

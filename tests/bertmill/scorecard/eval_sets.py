@@ -11,7 +11,7 @@ Rows = Sequence[Sequence[str]]
 
 
 def _write(path: Path, text: str) -> None:
-    """Plain, or compressed as the suffix says."""
+    """Writes a file, compressed according to its suffix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(lzma.compress(text.encode()) if path.suffix == ".xz" else text.encode())
 
@@ -63,7 +63,7 @@ def multilingual_folder(folder: Path) -> Path:
     for seed, name in enumerate(("train-en", "dev-en", "test-en", "test-de"), start=1):
         sentences = ("\n".join(f"{w}\t{tags.get(w, 'O')}" for w in row) for row in words(24, seed))
         _write(folder / "panx" / f"{name}.tsv.xz", "\n\n".join(sentences) + "\n")
-    # As XTREME gives test sets out.
+    # XTREME publishes test sets in this form.
     _write(folder / "panx" / "test-fr.tsv.xz", "\n".join(words(1, 9)[0]) + "\n")
     for seed, name in enumerate(("ud/en_ewt-ud-dev", "ud/en_ewt-ud-test", "ud_pud/de_pud-ud-test"), start=1):
         lines = (

@@ -43,7 +43,7 @@ def card_of(folder: Path) -> dict[str, Any]:
 
 
 class _Checker(HTMLParser):
-    """Collects the text, and what a page would load from elsewhere."""
+    """Collects the text and the external resources of a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -203,7 +203,7 @@ def test_a_process_that_dies_costs_its_job_only(model: str, tmp_path: Path) -> N
     lines: list[str] = []
 
     def print_line(line: str) -> None:
-        if not lines:  # a job, whichever is first, has reported its first epoch
+        if not lines:  # one of the jobs has reported its first epoch
             for child in multiprocessing.active_children():
                 if child.pid is not None:
                     os.kill(child.pid, signal.SIGKILL)

@@ -116,7 +116,7 @@ def self_test():
             trouble.append("%s %s accepts a wrong answer" % (area, check))
     case = {"id": "x", "kind": "k", "input": wi, "check": {"equal": "typo"}}
     if not evaluate(W, case, {"output": ""}):
-        trouble.append("a misspelt check key goes unnoticed")
+        trouble.append("a misspelled check key goes unnoticed")
     if not evaluate(W, dict(case, check={"absent": ["q"]}), None):
         trouble.append("a missing answer passes")
     if not evaluate(W, dict(case, check={"absent": ["q"]}), {"error": "no"}):

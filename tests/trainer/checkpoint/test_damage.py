@@ -1,4 +1,4 @@
-"""Damaged and hostile checkpoints: what is passed over, what is refused, what the list says."""
+"""Damaged and hostile checkpoints: which are skipped, which are refused, and what the list shows."""
 
 import hashlib
 import io
@@ -169,7 +169,7 @@ def test_code_in_a_checkpoint_does_not_run(local_run: str, tmp_path: Path, name:
     assert not marker.exists()
     assert any(name in problem for problem in verify_run(local_run))
     pickle.loads(pickle.dumps(evil))
-    assert marker.exists()  # the payload does work where it is let in
+    assert marker.exists()  # the payload works where it is loaded
 
 
 @pytest.mark.parametrize("name", ["../../../etc/passwd", "/etc/passwd", "a/b", "..", ""])

@@ -65,7 +65,7 @@ def test_slow_storage_holds_at_most_one_save(proxy: FaultProxy, s3_folder: str, 
         store.save_async(training.step_number, training.state())
         most = max(most, len(scratch_folders(temporary)))
     assert store.last_result is not None
-    assert store.last_result.step == 4  # the one before has been waited for
+    assert store.last_result.step == 4  # the save has waited for the one before
     assert store.last_result.stall > 0
     store.close()
     assert most <= 1
@@ -98,7 +98,7 @@ def test_deletion_comes_after_the_commit(proxy: FaultProxy, s3_folder: str) -> N
 def test_what_was_stored_wrongly_is_not_committed(
     s3_folder: str, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The read-back finds a file that did not arrive as it was sent."""
+    """The read-back finds a file that was stored with other bytes."""
     store = CheckpointStore(s3_folder, max_failed=2)
     store.acquire_lease()
     training = TinyTraining()
@@ -155,7 +155,7 @@ def test_the_store_fails_during_a_save(
 def test_a_store_that_is_down_says_nothing_about_checkpoints(
     proxy: FaultProxy, s3_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An outage while resuming must stop the run, not send it back to an older checkpoint."""
+    """An outage while resuming must stop the run, which must not fall back to an older checkpoint."""
     store = CheckpointStore(s3_folder)
     store.acquire_lease()
     training = TinyTraining()
@@ -189,7 +189,7 @@ def life(run, out):
         if store.last_committed is not None:
             os.write(out, b"committed %d\\n" % store.last_committed.step)
 
-# Forked rather than spawned, since importing torch and dynamo takes ten times as long as an attempt.
+# Forked and not spawned, because importing torch and dynamo takes ten times as long as an attempt.
 torch.set_num_threads(1)
 TinyTraining().step()
 generator = random.Random(5)
@@ -274,7 +274,7 @@ def test_a_full_disk_keeps_the_earlier_checkpoint(small_disk: Path, temporary: P
         store.wait()
     assert saved_steps(run) == [2, 1]
     assert verify_run(run) == []
-    assert len(list_folders(run)) == 2  # what could not be finished has given its room back
+    assert len(list_folders(run)) == 2  # the unfinished files were deleted
     training.step()
     store.save_async(4, training.state())
     training.step()
@@ -291,7 +291,7 @@ def test_a_full_disk_keeps_the_earlier_checkpoint(small_disk: Path, temporary: P
 def test_a_full_disk_frees_the_oldest(
     small_disk: Path, temporary: Path, keep_every: int | None, left: list[int]
 ) -> None:
-    """Room for four checkpoints of 4.3 MB. Those that keep_every asks for are not freed."""
+    """Room for four checkpoints of 4.3 MB. Those of keep_every are not deleted."""
     run = str(small_disk / "run")
     training = TinyTraining(width=600)
     store = CheckpointStore(run, keep=9, keep_every=keep_every)
@@ -306,7 +306,7 @@ def test_a_full_disk_frees_the_oldest(
 
 
 def test_a_full_disk_keeps_two_verified_checkpoints(small_disk: Path, temporary: Path) -> None:
-    """Two of four are damaged, so nothing can be spared."""
+    """Two of four are damaged, so none can be deleted."""
     run = str(small_disk / "run")
     training = TinyTraining(width=600)
     store = CheckpointStore(run, keep=9)

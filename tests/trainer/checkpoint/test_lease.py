@@ -1,4 +1,4 @@
-"""Who owns a run: a live owner is not replaced, a dead or silent one is, and clocks play no part."""
+"""Ownership of a run: a live owner is not replaced, a dead or silent one is, and clocks do not matter."""
 
 import json
 import subprocess
@@ -28,14 +28,14 @@ from trainer.checkpoint.store import CheckpointStore
 
 
 def elsewhere(run: str, number: int, **changes: object) -> None:
-    """Makes an attempt look like one of another host, whose processes cannot be seen from here."""
+    """Makes an attempt look like one of another host, whose processes this host cannot see."""
     uri = storage.join(run, "attempts", f"{number:06d}.json")
     details = json.loads(storage.read_bytes(uri))
     storage.put_bytes(uri, json.dumps({**details, "process_space": "another", **changes}).encode())
 
 
 def silence(owner: RunLease) -> None:
-    """Ends a heartbeat as a kill does: without a last word."""
+    """Ends a heartbeat without a last record, like a kill."""
     owner._ended.set()
     if owner._heartbeat is not None:
         owner._heartbeat.join()
@@ -78,7 +78,7 @@ def test_clocks_of_other_hosts_do_not_matter(local_run: str, skew: float) -> Non
 
 
 def test_an_owner_between_its_claim_and_its_first_heartbeat_is_waited_for(local_run: str) -> None:
-    """Its host may have died there, or be about to write the first one."""
+    """Its host may have died at this point, or be about to write the first heartbeat."""
     silence(acquire_lease(local_run, Claimant(seconds=1)))
     elsewhere(local_run, 1)
     storage.delete(storage.join(local_run, "attempts", "000001.beat"))
@@ -103,7 +103,7 @@ def test_a_dead_process_of_this_host_is_replaced_at_once(run: str) -> None:
 def test_an_owner_that_dies_while_it_is_watched_is_noticed_before_the_time_set(
     local_run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after the kill of a driver, whose workers take a moment to end."""
+    """The same happens after the kill of a driver, whose workers take a moment to end."""
     owner = acquire_lease(local_run, Claimant(seconds=60))
     answers = iter([False, True])
     monkeypatch.setattr(lease, "is_dead", lambda details: next(answers))

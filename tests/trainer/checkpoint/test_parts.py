@@ -108,7 +108,7 @@ def test_nothing_is_committed_before_every_part_is_there(run: str) -> None:
         ranks.save(training)
         ranks.first.wait()
     assert saved_steps(run) == [2]
-    # What was left unfinished is gone with the next commit.
+    # The next commit removes unfinished files.
     assert [folder.step for folder in list_folders(run)] == [2]
 
 

@@ -20,7 +20,7 @@ from trainer.checkpoint.store import CheckpointStore
 
 
 def before_the_first_reading(monkeypatch: pytest.MonkeyPatch, action: Callable[[], object]) -> None:
-    """Does ``action`` when the first file of a checkpoint is about to be read."""
+    """Runs ``action`` before the first file of a checkpoint is read."""
     check = files.check_file
     done: list[bool] = []
 
@@ -99,7 +99,7 @@ def spoil(value: Any, number: float) -> bool:
 def test_a_checkpoint_that_is_not_finite_is_named(
     local_run: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As an earlier version may have left one."""
+    """An earlier version may have written one."""
     caplog.set_level(logging.ERROR)
     training = TinyTraining()
     store = CheckpointStore(local_run)

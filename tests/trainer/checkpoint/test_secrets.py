@@ -1,4 +1,4 @@
-"""No secret of the storage gets into anything that a training on it writes, says or exports."""
+"""No secret of the storage gets into anything that a training on it writes, prints or exports."""
 
 import logging
 import pickle
@@ -32,7 +32,7 @@ def test_a_training_on_s3_keeps_its_secrets(
     tmp_path: Path, manifest: Path, s3_folder: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("trainer", "cluster", "bertmill", "botocore", "boto3"):
-        # botocore says the secret of no request, even when it says all else.
+        # botocore does not log the secret of any request, even at its most verbose level.
         caplog.set_level(logging.DEBUG, logger=name)
     said: list[str] = []
     run = {"name": "run", "storage": s3_folder}
@@ -45,5 +45,5 @@ def test_a_training_on_s3_keeps_its_secrets(
     assert [uri for uri, data in written.items() if SECRET_KEY.encode() in data] == []
     assert SECRET_KEY not in "".join(said)
     assert SECRET_KEY not in caplog.text
-    # What Ray is given to reach the storage goes from process to process, and into its records.
+    # Ray passes the arguments for the storage from process to process, and writes them to its records.
     assert SECRET_KEY.encode() not in pickle.dumps(filesystem_of(s3_folder))

@@ -1,4 +1,4 @@
-"""What a checkpoint holds besides the state, and what is said when it cannot be written."""
+"""The other contents of a checkpoint besides the state, and the error when they cannot be written."""
 
 import os
 import tempfile

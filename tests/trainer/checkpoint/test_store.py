@@ -1,4 +1,4 @@
-"""Checkpoints: the protocol, its refusals and what it finds again, on a local disk and on a real S3."""
+"""Checkpoints: the protocol, its refusals and the search, on a local disk and on a real S3."""
 
 import os
 import resource
@@ -216,7 +216,7 @@ def test_old_leases_do_not_pile_up(local_run: str) -> None:
 
 
 def test_the_newest_attempt_leads_even_with_fewer_steps(run: str) -> None:
-    """An attempt that fell back makes the later steps before it a dead branch."""
+    """An attempt that fell back to an earlier step makes later steps of previous attempts a dead branch."""
     save_steps(run, [2, 8])
     save_steps(run, [4])
     found = latest_verified(run)

@@ -1,4 +1,4 @@
-"""What ranks train in each step: every row once, the same number of micro-batches, balanced tokens."""
+"""The rows of each rank in each step: every row once, equal numbers of micro-batches, balanced tokens."""
 
 import threading
 from functools import partial
@@ -245,7 +245,7 @@ def test_both_lengths_and_a_second_phase_of_the_first(tmp_path: Path) -> None:
 
 
 def test_two_epochs_without_other_order_give_equal_inputs(tmp_path: Path) -> None:  # trainer-021
-    """No array that a step gets is shared with the cache: what a step does to it stays in the step."""
+    """A step gets arrays that the cache does not share, so it may change them."""
     path = write_corpus(tmp_path, shard_rows=(24,), group_rows=24)
     seen = []
     _, (reader,) = readers(path, [phase(batch=24, budget=1024, epochs=3)], 1, ahead=0)

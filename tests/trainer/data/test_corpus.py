@@ -1,4 +1,4 @@
-"""What is refused before the first step, by name."""
+"""Corpora that are refused before the first step, with the name of the fault."""
 
 import json
 from pathlib import Path
@@ -183,7 +183,7 @@ def test_missing_and_wrong_columns_are_named(tmp_path: Path) -> None:  # trainer
 
 
 def test_a_shard_written_without_arrow_metadata_reads_the_same(tmp_path: Path) -> None:
-    """Another writer keeps no dictionary type for lang: the rows are what counts."""
+    """Another writer does not keep the dictionary type of lang, but the rows are the same."""
     before = read_all(corpus_of(tmp_path))
     table = pq.read_table(tmp_path / "train-32-0" / "shard-00000.parquet")
     place = table.schema.get_field_index("lang")

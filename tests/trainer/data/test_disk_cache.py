@@ -141,7 +141,7 @@ def test_a_whole_run_on_s3_with_a_disk_cache(remote: str, s3_folder: str, tmp_pa
 
 
 def test_partial_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    """The limit does not count it, so it would grow forever."""
+    """The limit does not count these files, so they would grow forever."""
     old, young, strange = (tmp_path / name for name in (f".{'a' * 16}", f".{'b' * 16}", ".bashrc"))
     for path in (old, young, strange):
         path.write_bytes(b"x")

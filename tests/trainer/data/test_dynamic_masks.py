@@ -1,4 +1,4 @@
-"""Fresh masks from static shards: keyed by seed, epoch and row, and nothing else."""
+"""New masks from static shards, keyed only by seed, epoch and row."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,7 +28,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def rows_by_epoch(
     folder: Path, corpus: Path, world: int = 1, epochs: int = 2, seed: int = 12345, **data: Any
 ) -> Any:
-    """epoch -> row id -> what the model gets of the row."""
+    """Epoch -> row id -> the model's input for the row."""
     config = TrainConfig.model_validate(
         train_config(
             folder,

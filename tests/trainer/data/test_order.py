@@ -1,4 +1,4 @@
-"""Training order: exactly once per epoch, by arithmetic, whatever the world size."""
+"""Training order: exactly once per epoch, by arithmetic, for any world size."""
 
 import itertools
 from typing import Any

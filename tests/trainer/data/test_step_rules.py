@@ -76,14 +76,14 @@ def test_the_choice_takes_as_many_rows_as_asked_for_and_no_row_twice(
 
 
 def test_rare_languages_get_their_share_in_the_mean_over_steps() -> None:
-    """0.3 rows a step cannot be rounded down in each of them."""
+    """0.3 rows per step must not be rounded down in every step."""
     random = np.random.default_rng(1)
     shares = np.array([0.6, 0.37, 0.03])
     counts = np.zeros(3)
     for step in range(2000):
         pool = random.choice(3, 40, p=[0.8, 0.1, 0.1])
         counts += np.bincount(pool[choose_by_language(pool, shares, 10, 1, step)], minlength=3)
-    # 0.37 of ten are more than the pool of 40 has of language 1 in some steps, language 2 nearly never.
+    # 0.37 of ten is more than the pool of 40 has of language 1 in some steps, and of language 2 rarely.
     assert counts[2] / counts.sum() == pytest.approx(0.03, abs=0.006)
     assert 0.30 < counts[1] / counts.sum() < 0.38
 
@@ -125,7 +125,7 @@ def test_a_pool_goes_through_each_epoch_as_well(rows: int, batch: int, pool: int
 def test_cut_rows_keep_their_segments_and_their_masks(
     pair: bool, lengths: list[int], longest: int, seed: int
 ) -> None:
-    """Tokens count upwards, so each token of the result tells where it was."""
+    """Tokens count upwards, so each token of the result shows its original place."""
     random = np.random.default_rng(seed)
     table = _table(lengths, random, pair=pair)
     cut = shorten(table, longest)

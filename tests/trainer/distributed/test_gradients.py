@@ -44,7 +44,7 @@ def one_rank(rank: int, folder: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What each rank computed."""
+    """The results of each rank."""
     folder: Path = tmp_path_factory.mktemp("ranks")
     spawn(one_rank, (str(folder),), nprocs=RANKS)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]

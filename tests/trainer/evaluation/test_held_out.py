@@ -88,7 +88,7 @@ def test_world_size_does_not_change_a_bit(corpus: Corpus, world_size: int) -> No
 
 
 class _Turn(Ranks):
-    """One rank of several that are evaluated one after another: keeps what it would sum."""
+    """One of several ranks that are evaluated one after another. It keeps the values that it would sum."""
 
     @cached_property
     def sums(self) -> list[torch.Tensor]:

@@ -113,7 +113,7 @@ def _changes(name: str, value: Any) -> list[Any]:
 
 
 _SKIPPED = {
-    # Names of classes and outputs, and what only transformers' own Python reads.
+    # Names of classes and outputs, and fields that only transformers' Python code reads.
     "architectures", "model_type", "transformers_version", "dtype", "_name_or_path", "return_dict",
     "output_hidden_states", "output_attentions", "id2label", "label2id", "problem_type",
 }  # fmt: skip
@@ -129,7 +129,7 @@ def refusal_of(folder: Path) -> str | None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_field_of_a_config_is_used_neutral_or_refused(family: str, tmp_path: Path) -> None:
-    """Every field changed one at a time: transformers' model of that config is equal here, or refused."""
+    """Changes every field, one at a time: the import equals transformers' model, or is refused."""
     kind, figures, _ = FAMILIES[family]
     fields = getattr(transformers, kind)(**figures).to_dict()
     equal, refused = [], []
@@ -221,7 +221,7 @@ def test_an_export_computes_the_same_there_and_comes_back(
     again = import_model(str(folder))
     assert again.config == model.config
     assert_equal(theirs, again)
-    # The tokenizer gives the ids of the model, and nothing that the model does not take.
+    # The tokenizer gives the ids of the model, and no input that the model does not take.
     inputs = transformers.AutoTokenizer.from_pretrained(folder)("the cat", "on mat", return_tensors="pt")
     assert theirs(**inputs).keys()
 

@@ -1,4 +1,4 @@
-"""A fine-tuning run that was stopped or killed goes on, and ends with the bytes of an undisturbed one."""
+"""A fine-tuning run that was stopped or killed resumes, and ends with the bytes of an undisturbed one."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ class KilledError(Exception):
 
 
 def stop_after(polls: int) -> Callable[[], bool]:
-    """Becomes true when it is asked for the ``polls``-th time, which is once a step or evaluation batch."""
+    """Returns true from the ``polls``-th call on. Each step or evaluation batch calls it once."""
     asked = iter(range(polls - 1))
     return lambda: next(asked, None) is None
 

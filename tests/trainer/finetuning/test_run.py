@@ -1,4 +1,4 @@
-"""Every task is learnt on invented files in its layout, through the public entry."""
+"""Every task is learned on synthetic files in its layout, through the public function."""
 
 import json
 from pathlib import Path

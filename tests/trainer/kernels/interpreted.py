@@ -169,7 +169,7 @@ MODELS: dict[str, dict[str, Any]] = {
 def test_fused_models_equal_plain_ones(name: str, short: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attention, "SHORT", short)
     style = "bert" if name == "pre-norm" else name
-    # Of two layers, "modern" has one that sees all and one with a window.
+    # Of two layers, "modern" has one global layer and one with a window.
     fields: dict[str, Any] = {"layers": 2 if name == "modern" else 1, "max_positions": 20, **MODELS[name]}
     batch = pack(random_rows(3, VOCAB, lengths=(7, 20), masked=(1, 5)))
     losses, gradients = [], []
@@ -193,5 +193,5 @@ def test_fused_models_equal_plain_ones(name: str, short: int, monkeypatch: pytes
         plain = gradients[1][parameter]
         assert fused_gradient.dtype == torch.float32
         distance = (fused_gradient - plain).norm() / (plain.norm() + 1e-3 * largest)
-        # A softmax does not change with a constant, so the keys' bias has a gradient of rounding only.
+        # A constant does not change a softmax, so the gradient of the keys' bias consists of rounding errors.
         assert distance < 1e-3 or parameter.endswith("qkv.bias"), (parameter, float(distance))

@@ -125,7 +125,7 @@ def test_fused_layers_equal_plain_ones(name: str, longest: int) -> None:
         plain = gradients[1][parameter]
         assert fused.dtype == torch.float32
         distance = (fused - plain).norm() / (plain.norm() + 1e-3 * largest)
-        # A softmax does not change with a constant: the bias of the keys has no gradient but rounding.
+        # A constant does not change a softmax, so the gradient of the keys' bias consists of rounding errors.
         assert distance < 6e-2 or parameter.endswith("qkv.bias"), (parameter, float(distance))
 
 
@@ -308,7 +308,7 @@ def test_fp32_and_attention_dropout_take_the_padded_kernel() -> None:
 
 
 def updated(kind: Kind, device: str, *, captured: bool = False) -> list[torch.Tensor]:
-    """Parameters after ten steps whose gradients are drawn on the CPU, with a step skipped."""
+    """Parameters after ten steps with gradients drawn on the CPU and one skipped step."""
     model = small_model().to(device)
     optimizer: Any = build_optimizer(model, kind, learning_rate=0.01)
     flag = torch.zeros((), device=device)

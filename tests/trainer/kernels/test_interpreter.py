@@ -1,7 +1,7 @@
 """Runs the tests of interpreted.py, on any machine that has Triton.
 
-In a process of their own: Triton reads TRITON_INTERPRET when it is imported, and another test of this process
-may have imported it before.
+They run in a separate process, because Triton reads TRITON_INTERPRET when it is imported, and another test of
+this process may have imported it before.
 """
 
 import importlib.util

@@ -1,4 +1,4 @@
-"""Real processes, killed, stopped, hung, or in another number, keep the same data and learning rates."""
+"""Real processes that are killed, stopped, hung or changed in number keep data and learning rates."""
 
 import os
 import signal
@@ -73,7 +73,7 @@ def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
     assert "resumes after step 4" in Group(config, ranks=2).finish()
     history = History(run)
     same_run(history, undisturbed)
-    # No more than one checkpoint interval was done twice.
+    # At most one checkpoint interval was repeated.
     assert list(history.steps_of_attempts().values()) == [list(range(7)), list(range(4, 16))]
 
 
@@ -132,7 +132,7 @@ def test_sigterm_during_a_save_lets_it_end_and_stops(config: Path, run: Path, un
 
 
 def test_the_newer_of_two_trainers_of_one_run_continues(tmp_path: Path, manifest: Path, run: Path) -> None:
-    """The older one is cut off and comes back: its next save ends it, and nothing of the newer is touched."""
+    """The older one is frozen and continues later. Its next save ends it without effect on the newer one."""
     saves = {"every_steps": 20, "every_seconds": None}
     phases = [phase(32, 16, 128, steps=300)]
     config = train_config(tmp_path, manifest, phases=phases, checkpoints=saves)
@@ -151,7 +151,7 @@ def test_the_newer_of_two_trainers_of_one_run_continues(tmp_path: Path, manifest
         (2, 280),
         (2, 260),
     ]
-    # What the newer one made is one unbroken row of steps.
+    # The newer one made consecutive steps.
     made = History(run).steps_of_attempts()[2]
     assert made == list(range(made[0], 300))
 
@@ -203,7 +203,7 @@ def test_a_rank_that_hangs_ends_the_others_in_the_time_set(tmp_path: Path, manif
 def test_the_number_of_ranks_may_change(
     tmp_path: Path, manifest: Path, run: Path
 ) -> None:  # trainer-006, trainer-007
-    """4 ranks, then 2, then 3, which do not divide the batch. Dropout off, so that losses compare."""
+    """4 ranks, then 2, then 3, which do not divide the batch. Without dropout, losses are comparable."""
     model = {**train_config(tmp_path, manifest)["model"], "hidden_dropout": 0.0}
     folder = tmp_path / "alone"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Nodes of a Ray cluster that die or are announced to go, under a training on two of them."""
+"""Nodes of a Ray cluster that die or are drained, during a training on two of them."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Ray Train knows our committed checkpoints, and knows them where they lie."""
+"""Ray Train has our committed checkpoints registered, in place."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def test_commits_are_registered_with_the_launcher(
     tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tmp_path / "runs" / "run"
-    # Ten seconds have not passed when the run ends, but the last checkpoint is always registered.
+    # The run takes less than ten seconds, but the last checkpoint is always registered.
     first = registered(config_of(tmp_path, manifest, 10))
     assert [step for _, step in first][-1] == 10
     monkeypatch.setattr(hooks, "_SECONDS_BETWEEN", 0.0)
@@ -62,7 +62,7 @@ def test_commits_are_registered_with_the_launcher(
     assert all(Path(uri).name.startswith(f"step-{step:08d}.") for uri, step in first + second)
 
 
-# A job's own environment reaches Ray's controller and the workers, as that of a cluster's nodes does.
+# The job's environment reaches Ray's controller and the workers, like that of a cluster's nodes.
 FITS = """
 import json, os, sys, ray
 from pathlib import Path
@@ -92,7 +92,7 @@ for text in sys.argv[3:]:
 def test_ray_knows_the_last_checkpoint(
     ray_session: RayCluster, s3_server: S3Server, s3_folder: str, tmp_path: Path, manifest: Path
 ) -> None:
-    """The second job begins although nothing is left of the first one's older checkpoints."""
+    """The second job starts although the older checkpoints of the first one are deleted."""
     configs = [config_of(tmp_path, manifest, steps, storage=s3_folder) for steps in (12, 30)]
     environment = json.dumps(s3_server.environment)
     texts = [config.model_dump_json() for config in configs]
@@ -118,7 +118,7 @@ def test_ray_knows_the_last_checkpoint(
 def test_a_frozen_worker_is_given_up_in_the_time_set(
     ray_session: object, tmp_path: Path, manifest: Path
 ) -> None:
-    """Whether the others wait in a collective of ours or of Ray's: they ask Ray in every step here."""
+    """The others may wait in a collective of ours or of Ray, which they call in every step here."""
     from trainer.launcher.ray_train import fit
 
     run = tmp_path / "runs" / "run"

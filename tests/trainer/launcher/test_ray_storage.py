@@ -1,4 +1,4 @@
-"""The run's storage as Ray Train sees it: complete to read, and nothing that Ray does can harm a run."""
+"""The run's storage as Ray Train sees it: all files are readable, and Ray cannot damage a run."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def test_what_ray_forgets_is_not_deleted(run: str) -> None:
     seen.delete_dir_contents(path)
     seen.delete_file(f"{folder}/MANIFEST.json")
     assert len(storage.list_files(run)) == 2
-    # Nor is one missed that our own retention has deleted: to Ray that would be a broken run.
+    # A checkpoint that our retention has deleted is not reported as missing, which would stop Ray.
     gone = seen.get_file_info(f"{path}/checkpoints/step-00000001.000001-aa")
     assert gone.type == fs.FileType.Directory
     assert seen.get_file_info(f"{path}/nothing").type == fs.FileType.NotFound

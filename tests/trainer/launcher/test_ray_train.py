@@ -68,7 +68,7 @@ def workers_of(run: Path) -> list[int]:
 def test_an_elastic_run_takes_what_the_cluster_has_and_keeps_its_batches(
     ray_session: RayCluster, tmp_path: Path, manifest: Path
 ) -> None:
-    """Six ranks of two CPUs at most, on four CPUs: two ranks train the rows that one rank trains."""
+    """At most six ranks of two CPUs, on four CPUs: two ranks train the rows that one rank trains."""
     elastic = tmp_path / "elastic"
     elastic.mkdir()
     config = config_of(elastic, manifest, steps=6, num_workers=[1, 6], cpus_per_worker=2)

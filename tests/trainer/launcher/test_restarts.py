@@ -1,4 +1,4 @@
-"""When a failed training is started again: budget, back-off, and the same failure twice."""
+"""When a failed training is restarted: budget, back-off, and the same failure twice."""
 
 from dataclasses import replace
 

@@ -29,7 +29,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def waiting(ray_session: RayCluster, tmp_path: Path, manifest: Path) -> Iterator[subprocess.Popen[str]]:
-    """A driver that wants 64 CPUs of a cluster that has 4."""
+    """A driver that requests 64 CPUs of a cluster that has 4."""
     process = job(ray_session, config_of(tmp_path, manifest, num_workers=64))
     yield process
     with suppress(ProcessLookupError):

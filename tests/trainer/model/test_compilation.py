@@ -1,6 +1,6 @@
-"""torch.compile sees the network with its loss as one graph: nothing of it runs uncompiled.
+"""torch.compile compiles the network with its loss as one graph, and no part runs uncompiled.
 
-A graph break or a second compilation costs half of the rate and shows in no result, so they are counted here.
+A graph break or a second compilation halves the rate but does not change results, so these tests count them.
 """
 
 from dataclasses import replace
@@ -35,7 +35,7 @@ def zeros(query: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def batch_of(length: int, seed: int) -> MicroBatch:
-    """A micro-batch of the shape that all of this length have."""
+    """A micro-batch of the shape of all micro-batches of this length."""
     rows = random_rows(8, VOCAB, lengths=(1, length), masked=(0, 4), seed=seed)
     return replace(pack(rows), max_seqlen=length).padded_to(tokens=512, sequences=80, masked=64)
 
@@ -51,7 +51,7 @@ def test_a_network_is_one_graph_for_each_length(name: str, kernel: str) -> None:
         return graph.forward
 
     style, fields = MODELS[name]
-    # Layers of one kind are traced alike: one of each kind is enough.
+    # Tracing treats layers of one kind equally, so one of each kind is enough.
     layers = 2 if style.startswith("modern") or name == "levers" else 1
     model = small_model(style, layers=layers, **fields).train()
     model.kernel = kernel

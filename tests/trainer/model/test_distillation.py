@@ -127,7 +127,7 @@ def test_teachers_that_do_not_fit_are_refused(fields: dict[str, Any], message: s
         copy_from_teacher(small_model(**fields), small_model())
 
 
-# -- within the loop ------------------------------------------------------------------------------
+# -- in the training loop -------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""The same gradients however a global batch is split into micro-batches and ranks."""
+"""Gradients are the same for any split of a global batch into micro-batches and ranks."""
 
 import dataclasses
 from collections.abc import Callable
@@ -166,7 +166,7 @@ def test_losses_of_nothing_are_nothing() -> None:
 
 @pytest.mark.parametrize("style", ["bert", "modern"])
 def test_compiling_changes_nothing_in_the_traced_graph(style: str) -> None:
-    """The step has no graph break: one graph, equal results (traced with the eager backend)."""
+    """The step has no graph break. It is one graph with equal results (traced with the eager backend)."""
     model = small_model(style)
     objective = PretrainingLoss(model, languages=3)
     compiled: Callable[..., Any] = torch.compile(objective, backend="eager", fullgraph=True)

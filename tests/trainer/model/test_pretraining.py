@@ -1,4 +1,4 @@
-"""The packed path against the padded one, and what may not leak or be counted."""
+"""Compares the packed path with the padded one, and checks that fillers do not leak or count."""
 
 import dataclasses
 import math
@@ -80,7 +80,7 @@ def test_a_fixed_shape_changes_neither_loss_nor_gradients(style: str) -> None:
         loss, statistics = PretrainingLoss(model, languages=3)(each, batch_totals([each]))
         loss.backward()
         results.append((loss.detach(), statistics, [p.grad for p in model.parameters()]))
-    # A sum of up to 64 terms in another order.
+    # Tolerance of a sum of up to 64 terms in another order.
     torch.testing.assert_close(results[0], results[1], rtol=8 * torch.finfo().eps, atol=1e-6)
 
 

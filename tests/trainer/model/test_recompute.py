@@ -72,7 +72,7 @@ def test_a_loss_in_chunks_is_the_loss_in_bf16_and_beside_compiled_code() -> None
     scale = found[0][1].abs().max()
     for value, gradient in found[1:]:
         torch.testing.assert_close(value, found[0][0], rtol=2e-3, atol=0)
-        # bf16 keeps 8 bits, and the two round at other places.
+        # bf16 keeps 8 bits, and the two round at different places.
         assert ((gradient - found[0][1]).abs().max() / scale).item() < 0.02
 
 

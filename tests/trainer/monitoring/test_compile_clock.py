@@ -89,7 +89,7 @@ def test_stopping_within_a_compilation_and_after_a_reset(clock: CompileClock, no
 
 
 def test_kernels_of_triton_are_counted_once(now: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's own part is a stand-in here: it needs a GPU."""
+    """A stand-in replaces Triton, which needs a GPU."""
     heard: list[dict[str, Any]] = []
     compilation = SimpleNamespace(listener=lambda **event: heard.append(event))
     before = compilation.listener

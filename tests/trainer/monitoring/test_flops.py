@@ -1,4 +1,4 @@
-"""The count of operations against published figures and against a count by torch."""
+"""Compares the count of operations with published figures and with torch's count."""
 
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def test_torch_counts_the_same(tmp_path: Path, style: Any) -> None:
         output = model(batch)
         output.padded_token_logits.sum().backward()
     ours = training_flops(config, batch.tokens, 16 * 32**2, batch.masked_ids.shape[0])
-    # The first layer's input needs no gradient only where nothing before it is learnt, so the two agree.
+    # The first layer's input needs no gradient only if nothing before it is trained, so the counts agree.
     assert counter.get_total_flops() == pytest.approx(ours, rel=0.06)
 
 

@@ -1,8 +1,8 @@
-"""Kept losses: the trainer still computes what it computed when they were written.
+"""Stored losses: the trainer still computes the losses in the file.
 
     python -m pytest tests/trainer/monitoring/test_losses.py --write-losses
 
-rewrites the file. Such a commit must explain why the numbers changed.
+This command rewrites the file. Such a commit must explain why the numbers changed.
 """
 
 import json

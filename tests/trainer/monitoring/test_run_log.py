@@ -1,4 +1,4 @@
-"""The log of a run: its files, its uploads, what it loses on a full disk."""
+"""The log of a run: its files, its uploads, and its losses on a full disk."""
 
 import itertools
 import json
@@ -62,7 +62,7 @@ def test_uploads_that_the_store_refuses_are_counted_and_made_up_for(
             break
     proxy.plan = script()
     log.close()
-    # How many lines fit between two refusals, and so how many files they fill, depends on the machine.
+    # The number of lines between two refusals, and therefore of files, depends on the machine.
     written = storage.list_files(storage.join(s3_folder, "metrics"))
     assert sum(len(storage.read_bytes(info.uri).splitlines()) for info in written) == step
 
@@ -136,7 +136,7 @@ def test_a_full_disk_costs_lines_of_the_log_and_nothing_else(tmp_path: Path, mor
 
 
 class AtOnce(Executor):
-    """Runs what is submitted before ``submit`` returns: an uploader as fast as the writer."""
+    """Runs a submitted call before ``submit`` returns, like an uploader as fast as the writer."""
 
     def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -164,13 +164,13 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 def test_a_long_log_is_sent_in_pieces(
     s3_folder: str, temporary: Path, monkeypatch: pytest.MonkeyPatch, sent: list[tuple[str, int]]
 ) -> None:
-    """A week's log is gigabytes, and an object cannot be added to."""
+    """The log of a week has gigabytes, and objects cannot be appended to."""
     monkeypatch.setattr(run_log, "ThreadPoolExecutor", lambda *_, **__: AtOnce())
     log = RunLog(s3_folder, 1, 0)
     for step in range(1, 41):
         log.write(step_record(step, languages={"de": figures()}))
         kept = [path.stat().st_size for path in temporary.rglob("*") if path.is_file()]
-        # One file of lines and one of TensorBoard, or what follows them.
+        # One file of lines and one of TensorBoard, or their next pieces.
         assert sum(kept) < 2 * 6000
     log.close()
     files = storage.list_files(s3_folder)
@@ -178,7 +178,7 @@ def test_a_long_log_is_sent_in_pieces(
     assert "rank-00000.jsonl" in names
     assert "rank-00000-0003.jsonl" in names
     assert len([info for info in files if "/tensorboard/" in info.uri]) > 3
-    # Every piece is sent again while it grows, and never afterwards.
+    # Every piece is sent repeatedly while it grows, and never afterwards.
     assert max(size for _, size in sent) < 6000
     assert len(set(sent)) == len(sent)
     assert [record.step for record in read_history(s3_folder).figures] == list(range(1, 41))

@@ -1,4 +1,4 @@
-"""What a start took, and that the next one finds what was compiled."""
+"""The times of a start, and that the next start finds the compiled code."""
 
 import os
 import subprocess
@@ -58,7 +58,7 @@ def test_figures_have_the_cost_of_checkpoints_and_no_invented_utilisation(
         train(TrainConfig.model_validate(config), single_rank(), Hooks(on_record=found.append))
         return [record.to_json() for record in found if isinstance(record, StepRecord)]
 
-    # Nobody has published what this processor could do at most.
+    # The peak of this processor is unknown.
     on_cpu = records("cpu")
     assert not any("mfu" in record for record in on_cpu)
     assert "checkpoint_seconds" not in on_cpu[0]
@@ -80,7 +80,7 @@ def test_a_cache_in_a_store_or_a_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_second_start_compiles_nothing(tmp_path: Path, manifest: Path) -> None:
-    """trainer-055: the second start takes what the first compiled from a folder that outlasts it."""
+    """trainer-055: the second start takes the code that the first compiled from a folder that outlives it."""
     cache = tmp_path / "lasting" / "cache"
     changes = {"compile": True, "compile_cache": str(cache)}
     config = write_config(tmp_path, train_config(tmp_path, manifest, **changes))
@@ -99,7 +99,7 @@ def test_a_second_start_compiles_nothing(tmp_path: Path, manifest: Path) -> None
     assert second["graphs_compiled"] == 0
     assert second["graphs_from_cache"] == first["graphs_compiled"]
     for event in (first, second):
-        # The second compiles no graph, but it still traces the network and looks into the cache.
+        # The second compiles no graph, but it still traces the network and reads the cache.
         assert event["compile_seconds"] > 0
         assert event["first_step_seconds"] > 0
         assert event["total_seconds"] == pytest.approx(sum(event[name] for name in PARTS), abs=0.01)

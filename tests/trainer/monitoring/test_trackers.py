@@ -1,4 +1,4 @@
-"""wandb and MLflow, offline and for real: one run for all attempts, and failures that cost only figures."""
+"""Real wandb and MLflow, offline: one run for all attempts, and failures that lose only figures."""
 
 import json
 import struct
@@ -133,7 +133,7 @@ def test_more_figures_than_a_request_may_have_are_sent_in_parts(tmp_path: Path, 
     client = MlflowClient(mlflow)
     (run,) = client.search_runs(["0", *[e.experiment_id for e in client.search_experiments()]])
     assert {run.data.metrics[f"languages/l{n}/loss"] for n in range(400)} == set(range(400))
-    assert run.info.status == "FAILED"  # the attempt did not say how it ended
+    assert run.info.status == "FAILED"  # the attempt did not record its end
     assert run.data.params == {"seed": "1", "manifest": "https://host/m.json"}
 
 
@@ -197,7 +197,7 @@ def test_a_tracker_that_hangs_holds_up_neither_the_steps_nor_the_end(
     stuck = Stuck()
     thread = TrackerThread("stuck", stuck, str(tmp_path))
     thread.write(started())
-    thread.write(step_record(1))  # an earlier attempt has sent it
+    thread.write(step_record(1))  # an earlier attempt has already sent it
     thread.write(step_record(2))
     assert stuck.asked.wait(HANG_SECONDS)
     for step in range(3, 23):

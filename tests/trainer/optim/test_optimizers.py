@@ -1,4 +1,4 @@
-"""Optimizer steps against the published rules, written here a second time in float64."""
+"""Compares optimizer steps with the published rules, implemented here in float64."""
 
 import copy
 from typing import get_args
@@ -93,7 +93,7 @@ def test_muon_steps_along_the_singular_directions() -> None:
     step = (x * (1 - 0.01 * 0.1) - dict(model.named_parameters())[name].detach().numpy()) / 0.01
     left, _, right = np.linalg.svd(gradient, full_matrices=False)
     singular = np.diag(left.T @ step @ right.T) / (0.2 * np.sqrt(max(x.shape)))
-    assert singular[:48].min() > 0.6  # the least of its 64 singular values are too small for five steps
+    assert singular[:48].min() > 0.6  # the smallest of its 64 singular values are too small for five steps
     assert singular.max() < 1.3
     embedding = "encoder.embeddings.word.weight"
     expected = before[embedding] * (1 - 0.001) - 0.01 * reference_directions(
@@ -104,7 +104,7 @@ def test_muon_steps_along_the_singular_directions() -> None:
 
 @pytest.mark.parametrize("shape", [(24, 64), (64, 24), (32, 32)])
 def test_muon_steps_like_that_of_torch(shape: tuple[int, int]) -> None:
-    """torch computes the singular directions in bf16: the steps differ by its rounding and no more."""
+    """torch computes the singular directions in bf16, so the steps differ only by its rounding."""
     random = torch.Generator().manual_seed(3)
     rows, columns = shape
     ours, theirs = nn.Linear(columns, rows, bias=False), nn.Linear(columns, rows, bias=False)

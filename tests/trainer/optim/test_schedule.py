@@ -1,4 +1,4 @@
-"""Learning rates over the steps, against values worked out by hand."""
+"""Compares learning rates over the steps with values computed manually."""
 
 import math
 from typing import get_args

@@ -55,7 +55,7 @@ def test_a_lasting_rise_is_accepted_after_a_few_steps(known: int, rise: float) -
     assert not any(decisions[:known])
     skips = decisions[known:]
     assert 1 <= skips.index(False) <= 1 + math.log2(rise / 4.0)
-    # The history holds few of the new norms yet, so a single later one may break its limit again.
+    # The history still has few of the new norms, so a single later one may exceed the limit again.
     assert not any(one and other for one, other in pairwise(skips[skips.index(False) :]))
     assert sum(skips) <= 4 + math.log2(rise / 4.0)
     assert not any(skips[20:])
@@ -70,7 +70,7 @@ def test_the_limit_returns_after_a_spike() -> None:
 
 
 def test_the_same_batch_again_is_accepted_before_the_run_stops() -> None:
-    """The gradient of a batch that a skip repeats is the same, so only a higher limit ends the skips."""
+    """A repeated batch has the same gradient, so only a higher limit ends the skips."""
     limit, in_a_row = 4.0, 0
     guard = SpikeGuard(128, 6.0, CPU)
     feed(guard, [1.0] * 128)

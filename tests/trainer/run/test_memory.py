@@ -49,7 +49,7 @@ def warnings(history: History) -> list[str]:
 def test_a_run_with_halved_micro_batches_is_a_run_with_small_ones(
     tmp_path: Path, corpus: Path, fit: bool
 ) -> None:
-    """Found before a phase begins, or in a step."""
+    """Memory may run out before a phase or in a step."""
     train(config_of(tmp_path / "small", corpus, 128, fit=fit))
     train(config_of(tmp_path / "halved", corpus, 512, fit=fit), memory=128)
     small, halved = (History(tmp_path / name / "runs/run") for name in ("small", "halved"))
@@ -70,7 +70,7 @@ def test_a_resume_keeps_the_size_that_was_found(tmp_path: Path, corpus: Path) ->
     train(config)
     train(config_of(tmp_path / "whole", corpus, 512, fit=True), memory=128)
     parts, whole = (History(tmp_path / name / "runs/run") for name in ("parts", "whole"))
-    # The phase at 64 began on the larger device.
+    # The phase at 64 started on the larger device.
     first = {step: loss for step, loss in whole.losses().items() if step <= 5}
     assert {step: loss for step, loss in parts.losses().items() if step <= 5} == first
     assert len([text for text in warnings(parts) if "phase 1" in text]) == 0

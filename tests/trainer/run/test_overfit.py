@@ -1,10 +1,10 @@
-"""64 rows are learned by heart, by every style with each optimizer.
+"""Every style memorizes 64 rows with each optimizer.
 
 Every step has the same 64 rows and no dropout. Any rate that learns them in 200 steps takes AdamW over its
-threshold of stability once the model grows sure of them: the largest eigenvalue of the preconditioned Hessian
-is up to 7 times 38 / lr (Cohen et al. 2022, "Adaptive gradient methods at the edge of stability"). Norms of
-2 to 40 then follow norms of 1 to 3 in bursts that end by themselves, at steps that rounding decides. So the
-loss must lie far below its bound for all seeds, and a burst may cost few skipped steps, not none.
+threshold of stability once the model becomes confident: the largest eigenvalue of the preconditioned Hessian
+is up to 7 times 38 / lr (Cohen et al. 2022, "Adaptive gradient methods at the edge of stability"). Norms of 2
+to 40 then follow norms of 1 to 3 in bursts that end by themselves, at steps that depend on rounding. The loss
+must therefore be far below its bound for all seeds, and a burst may cost a few skipped steps.
 """
 
 import math
@@ -30,10 +30,10 @@ MODEL = {
     "max_positions": LENGTH,
     "hidden_dropout": 0.0,
 }
-# A step of Muon is 0.2 of its rate at most, AdamW's first ones are nearly the whole rate.
-# LAMB at 2e-2 learns the rows of "modern" with some seeds only.
+# A step of Muon is at most 0.2 of its rate, and AdamW's first steps are nearly the whole rate.
+# LAMB at 2e-2 learns the rows of "modern" only with some seeds.
 RATES = {"adamw": 3e-3, "lamb": 4e-2, "muon": 1e-2}
-# One set of weights for all layers and narrow embeddings: they want more.
+# One set of weights for all layers and narrow embeddings need a higher rate.
 STYLE_RATES = {"albert": {"adamw": 1e-2}}
 
 

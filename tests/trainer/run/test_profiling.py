@@ -1,4 +1,4 @@
-"""The profiler window: which steps it traces, and where the trace lies."""
+"""The profiler window: which steps it traces, and where the trace is."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Runs with everything that changes by the step: exact resumes, the same data for any number of ranks."""
+"""Runs with all settings that change by the step: exact resumes, the same data for any number of ranks."""
 
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every training config that is shipped can be read, built and scheduled to its last step."""
+"""Every shipped training config can be read, built and scheduled to its last step."""
 
 from pathlib import Path
 

@@ -92,7 +92,7 @@ def test_a_run_of_skipped_steps_ends_the_run(tmp_path: Path, manifest: Path) -> 
 def test_skipped_steps_are_counted_between_lines_of_the_log(
     tmp_path: Path, manifest: Path, every: int
 ) -> None:
-    """The run ends at the limit, also where no line of the log falls into the skips."""
+    """The run ends at the limit, even if no line of the log falls into the skips."""
     config = train_config(tmp_path, manifest, stability={"max_skipped": 5})
     config["phases"][0]["steps"] = 40
     config["logging"]["every_steps"] = every
@@ -117,13 +117,13 @@ def test_skipped_steps_are_counted_between_lines_of_the_log(
 
 
 def test_after_too_many_skips_no_step_changes_the_weights() -> None:
-    """A host that learns of them late must not let later steps through."""
+    """A host that receives the count late must not apply later steps."""
     guard = SpikeGuard(8, None, torch.device("cpu"), max_skipped=2)
     for norm in torch.tensor([torch.nan, torch.nan, 1.0]):
         guard.record(norm, guard.is_bad(norm))
     assert bool(guard.too_many)
     assert int(guard.skipped) == 3
-    # Whoever starts the run again wants the next steps to count.
+    # After a restart, the next steps count again.
     again = SpikeGuard(8, None, torch.device("cpu"), max_skipped=2)
     again.load(guard.state())
     assert not bool(again.too_many)

@@ -1,4 +1,4 @@
-"""When a rise of the loss lasts, which checkpoints outlive it, and the way back."""
+"""When a rise of the loss counts as lasting, which checkpoints are kept, and rewinding."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,7 @@ ALARM = Alarm(lines=3, rise=1.0)
 
 
 def follow(losses: list[float], alarm: Alarm = ALARM, phase: int = 0) -> list[str | None]:
-    """What is wrong after each line of a log with these losses."""
+    """The problem after each line of a log with these losses."""
     trend, problems = Trend(), []
     for step, loss in enumerate(losses, 1):
         trend = add_line(trend, alarm, step=step, phase=phase, loss=loss)
@@ -111,7 +111,7 @@ def trained(folder: Path, manifest: Path, **changes: Any) -> Outcome:
 
 
 def test_a_divergence_ends_the_run_and_a_rewind_leads_back(tmp_path: Path, manifest: Path) -> None:
-    """A learning rate that is raised by far too much, with few checkpoints kept."""
+    """Trains with far too high a learning rate and few kept checkpoints."""
     alarm = {"alarm": {"lines": 4, "action": "stop"}, "spike_sigma": None, "clip_norm": None}
     saves = {"every_steps": 4, "every_seconds": None, "keep": 1}
     steps = {"steps": 200, "learning_rate": 5e-3}
@@ -157,7 +157,7 @@ def test_by_default_a_rise_is_a_warning_and_the_run_goes_on(tmp_path: Path, mani
 
 
 def test_a_rewound_run_has_the_state_of_the_step(run: str) -> None:
-    """Also on object storage, and again and again."""
+    """The same on object storage, and repeatedly."""
     save_steps(run, [2, 4, 6])
     for _ in range(2):
         uri = rewind(run, 4)

@@ -26,7 +26,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class OtherRank(Ranks):
-    """Rank 0 of two. Some facts of rank 1 differ."""
+    """Rank 0 of two, where some facts of rank 1 differ."""
 
     def gather(self, value: Any) -> list[Any]:
         return [value, {**value, **OTHERS}]

@@ -1,4 +1,4 @@
-"""What a resume may change: the mark on a config field, and what a checkpoint's identity is compared with."""
+"""Changes that a resume may make: the marks on config fields, and the comparison of identities."""
 
 from typing import Any
 

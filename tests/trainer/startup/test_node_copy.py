@@ -1,4 +1,4 @@
-"""A checkpoint is read from storage once by each machine, and small ones of few ranks stay whole."""
+"""Each machine reads a checkpoint from storage once, and small checkpoints of few ranks stay whole."""
 
 import re
 from pathlib import Path

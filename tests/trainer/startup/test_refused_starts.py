@@ -46,7 +46,7 @@ def test_a_changed_config_is_refused_unless_it_is_accepted(
 
 @pytest.mark.parametrize("change", [{"weight_decay": 0.5}, {"betas": [0.5, 0.6]}, {"eps": 0.01}])
 def test_an_accepted_change_of_the_optimizer_takes_place(tmp_path: Path, manifest: Path, change: Any) -> None:
-    """torch takes these from the saved state, which holds the old ones."""
+    """torch would take these from the saved state, which has the old values."""
     config = train_config(tmp_path, manifest)
     run(config, stop_after=4)
     shutil.copytree(tmp_path / "runs", tmp_path / "before")
@@ -64,7 +64,7 @@ def test_moments_of_another_optimizer_are_refused(tmp_path: Path, manifest: Path
     config["run"] = {**config["run"], "accept_changes": ["optimizer"]}
     with pytest.raises(CheckpointError, match=r"does not fit the model: .* state has \['exp_avg'"):
         run({**config, "optimizer": {"kind": "muon"}})
-    # LAMB has AdamW's moments.
+    # LAMB has the same moments as AdamW.
     assert run({**config, "optimizer": {"kind": "lamb"}}).step == 12
 
 

@@ -24,7 +24,7 @@ from trainer.run.loop import Outcome, train
 
 
 def other_words(manifest: Path, folder: Path) -> Path:
-    """A copy of the corpus whose vocabulary has another word in place of one."""
+    """A copy of the corpus with one word of the vocabulary replaced."""
     shutil.copytree(manifest.parent, folder)
     vocabulary, copy = folder / "tokenizer" / "vocab.txt", folder / manifest.name
     vocabulary.write_text(vocabulary.read_text().replace("cat", "cow"))

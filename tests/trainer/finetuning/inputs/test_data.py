@@ -1,4 +1,4 @@
-"""Readers of labelled files: layouts, compression, and what is wrong where."""
+"""Readers of labeled files: layouts, compression, and errors with their place."""
 
 import dataclasses
 import gzip
@@ -71,7 +71,7 @@ def test_missing_column_is_named(tmp_path: Path) -> None:
 
 
 def test_one_reading_of_files_with_different_headers(tmp_path: Path) -> None:
-    """MultiNLI as it is given out with XNLI, and a file of XNLI itself."""
+    """MultiNLI in the form published with XNLI, and a file of XNLI itself."""
     train = write(tmp_path, "premise\thypo\tlabel\nA\tB\tcontradictory\n", "multinli.tsv")
     xnli = "language\tgold_label\tsentence1\tsentence2\nde\tneutral\tC\tD\nen\tneutral\tE\tF\n"
     columns = Columns(
@@ -149,7 +149,7 @@ def test_answer_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 
 def test_words_of_column_files_keep_what_is_part_of_them(tmp_path: Path) -> None:
-    """The word #, a no-break space, and line separators that only Python's splitlines knows."""
+    """The word #, a no-break space, and line separators that only Python's splitlines handles."""
     spaced = write(
         tmp_path, "# O\nno\u00a01 B\na\u2028b I\n# O\n\n# a comment of words\nx\u0085y O\r\n", "a.conll"
     )

@@ -1,4 +1,4 @@
-"""BPE and SentencePiece tokenizers of other people's models are used and saved as they are."""
+"""BPE and SentencePiece tokenizers of models from elsewhere are used and saved as they are."""
 
 from pathlib import Path
 from typing import Any

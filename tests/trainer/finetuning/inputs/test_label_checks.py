@@ -1,4 +1,4 @@
-"""Labels that would be learned silently and wrongly are one line with file and row."""
+"""Labels from which a model would silently learn wrongly give one line with file and row."""
 
 import json
 from pathlib import Path

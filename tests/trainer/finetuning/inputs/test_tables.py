@@ -1,4 +1,4 @@
-"""Tables as people have them: each format gives the same examples, each mistake one line with its row."""
+"""Tables in common formats: each gives the same examples, and each mistake one line with its row."""
 
 import csv
 import gzip
@@ -59,7 +59,7 @@ def test_every_format_gives_the_same_examples(
 ) -> None:
     found = read(write(tmp_path / name, labels))
     assert [one.text for one in found] == TEXTS
-    # CSV has no types: its labels are what is written there.
+    # CSV has no types, so its labels are the written texts.
     assert [one.label.removesuffix(".0") for one in found] == list(spelled)
 
 

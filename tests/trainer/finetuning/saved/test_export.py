@@ -1,4 +1,4 @@
-"""A fine-tuned model loads in transformers and says there what it says here."""
+"""A fine-tuned model loads in transformers and has the same outputs."""
 
 from pathlib import Path
 from typing import Any

@@ -56,7 +56,7 @@ def test_modernbert_may_pool_by_the_mean(tmp_path: Path) -> None:
 
 
 def test_two_classes_without_names_and_one_number(tmp_path: Path) -> None:
-    """transformers leaves out what is its default."""
+    """transformers leaves out fields at their defaults."""
     name = "RobertaForSequenceClassification"
     assert LoadedTask(save(random_model("roberta", name), tmp_path / "a")).labels == ["LABEL_0", "LABEL_1"]
     assert LoadedTask(save(random_model("roberta", name, num_labels=1), tmp_path / "b")).labels == []

@@ -1,4 +1,4 @@
-"""Predictions of saved models: those that transformers makes from the same folder."""
+"""Predictions of saved models equal those of transformers from the same folder."""
 
 import json
 from pathlib import Path

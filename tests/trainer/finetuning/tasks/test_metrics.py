@@ -1,4 +1,4 @@
-"""Metrics against values worked out by hand or by another formula."""
+"""Metrics compared with values computed manually or by another formula."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tags and answers from tables: every format gives what the column file gives, each mistake one line."""
+"""Tags and answers from tables: every format equals the column file, and each mistake gives one line."""
 
 import csv
 import json
@@ -23,7 +23,7 @@ CLASSES = ["B-ORG", "O"]
 
 
 def write(folder: Path, name: str, sentences: Any = SENTENCES) -> str:
-    """The sentences in the format that ``name`` says."""
+    """The sentences in the format of the suffix of ``name``."""
     path = folder / name
     rows = [{"id": number, "tokens": w, "ner_tags": t} for number, (w, t) in enumerate(sentences)]
     if path.suffix == ".csv":
