@@ -32,7 +32,7 @@ from pipeline.stages.instances import run_instances
 from pipeline.stages.previous import open_previous, open_signatures, publish_pages, publish_signatures
 from pipeline.stages.publish import StageResults, publish
 from pipeline.stages.split import run_split
-from pipeline.stages.templates import run_templates
+from pipeline.stages.templates import PageCopies, run_templates
 from pipeline.stages.vocabulary import run_vocabulary
 from pipeline.wordpiece.hub_tokenizer import is_hub_tokenizer, load_hub_tokenizer
 from pipeline.wordpiece.vocabulary import load_vocabulary
@@ -130,8 +130,10 @@ def _run_stages(
         return retry_on_node_loss(name, stage)
 
     run("hashes", lambda: run_hashes(work, units))
-    templates = run("templates", lambda: run_templates(config, work, units))
-    extracted = run("extract", lambda: run_extract(config, work, units, templates, previous))
+    copies = PageCopies.create(config, work, units)
+    made = None if previous is None else copies
+    templates = run("templates", lambda: run_templates(config, work, units, made))
+    extracted = run("extract", lambda: run_extract(config, work, units, templates, previous, copies))
     publish_pages(config, extracted.folder)
     signatures = open_signatures(config, previous)
     deduplicated = run("dedup", lambda: run_dedup(config, work, extracted, signatures))

@@ -163,7 +163,7 @@ def _stage_row(stage: StageForecast) -> tuple[str, ...]:
         clock(stage.seconds),
         f"{stage.core_hours:,.1f}",
         f"{stage.node_gb:,.0f} GB",
-        f"{stage.moved_gb:,.1f} GB",
+        f"{stage.moved_gb + stage.copied_gb:,.1f} GB",
         f"{stage.written_gb:,.1f} GB",
     )
 

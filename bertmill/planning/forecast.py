@@ -39,6 +39,8 @@ class CorpusSize:
     """Whether the build also writes the documents as a dataset (publish.documents)."""
     near: bool = False
     """Whether near duplicates are removed (dedup.near)."""
+    copied: bool = False
+    """Whether the pages of dumps are copied between two stages (previous)."""
 
     @staticmethod
     def of(config: BuildConfig, compressed_bytes: float, rates: Rates) -> "CorpusSize":
@@ -60,6 +62,9 @@ class CorpusSize:
             stubs=config.dedup.max_templated is not None,
             published=config.publish.documents,
             near=config.dedup.near,
+            copied=config.previous is not None
+            and config.extraction.learn_templates
+            and any(source.kind == "wikimedia" for source in config.sources),
         )
 
 
@@ -78,6 +83,8 @@ class StageForecast:
     moved_gb: float
     """Gigabytes that a shuffle writes to the output's storage, reads once, and removes."""
     written_gb: float
+    copied_gb: float = 0.0
+    """Gigabytes of the copies of pages that the stage reads, which are removed then."""
 
 
 def forecast_build(size: CorpusSize, cores: int, cores_per_node: int, rates: Rates) -> list[StageForecast]:
@@ -127,6 +134,7 @@ def _stage(
         "near": size.documents * 5300 / 1e9,
         "instances": size.shuffled_tokens * ratio.moved_bytes_per_token / 1e9,
     }
+    copied = size.compressed_mb * ratio.copied_mb_per_compressed_mb / 1e3 if size.copied else 0.0
     maps, partitions = shuffle_tasks(name, size, moved.get(name, 0.0)) if name in _SHUFFLED else (0, 0)
     return StageForecast(
         name=name,
@@ -140,6 +148,7 @@ def _stage(
         node_gb=stage.task_gb * min(cores_per_node, cores),
         moved_gb=moved.get(name, 0.0),
         written_gb=written.get(name, 0.0),
+        copied_gb=copied if name == "extract" else 0.0,
     )
 
 

@@ -58,6 +58,8 @@ class CorpusRatios(_Section):
     shard_bytes_per_token: float
     moved_bytes_per_token: float
     """Bytes of a token id in the files of the shuffle, compressed."""
+    copied_mb_per_compressed_mb: float
+    """Copies of the pages of a bzip2 dump (benchmarks/results/reuse.md)."""
 
 
 class DriverCosts(_Section):

@@ -11,9 +11,11 @@ from pipeline.config import BuildConfig
 from pipeline.documents.cleaning import Cleaner, Skipped
 from pipeline.documents.filters import Filters
 from pipeline.documents.funnel import Funnel
+from pipeline.documents.reuse.page_copy import PageCopy
 from pipeline.documents.reuse.unit_pages import FilePages, PageEntry, UnitPages
 from pipeline.documents.rows import DocumentRows
 from pipeline.documents.time_limit import TimeLimit, TimeLimitError
+from pipeline.sources.chunks import check_size
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.mediawiki.dumps import StoredPage, read_stored_pages
 from pipeline.sources.reader import read_unit
@@ -34,11 +36,12 @@ def extract_unit(
     funnel: Funnel,
     table_of: Callable[[Unit], TemplateTable] = _no_templates,
     unit_pages: UnitPages | None = None,
+    copy: PageCopy | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Batches of DOCUMENTS rows in the order of the file. Every page read is counted in ``funnel``.
 
     ``table_of`` returns what is known of the templates of a unit's wiki. ``unit_pages`` gets the index of the
-    pages, and may know them from an earlier build.
+    pages, and may know them from an earlier build. ``copy`` is read in place of a dump.
 
     Raises InputError that names the file on damaged input, CorpusError when the counts do not balance,
     PluginError when a plug-in fails.
@@ -46,13 +49,13 @@ def extract_unit(
     rows = DocumentRows()
     filters = Filters(config.extraction.filters)
     with TimeLimit(config.extraction.page_seconds) as limit:
-        for file in unit.ranges:
+        for number, file in enumerate(unit.ranges):
             site = SiteInfo(file.lang, file.dbname, dict(file.site_namespaces))
             table = table_of(file)
             pages = unit_pages.of_file(file, site, table, config) if unit_pages is not None else None
             cleaner = Cleaner(site, config, table, filters, unit.source)
             extractor = _FileExtractor(cleaner, limit, funnel, rows, unit.source, pages)
-            for page in _read(file, config):
+            for page in _read(file, config) if copy is None else _copied(copy, number, file):
                 extractor.add(page)
                 if rows.full():
                     yield rows.take()
@@ -66,6 +69,12 @@ def _read(file: Unit, config: BuildConfig) -> Iterator[RawDocument | StoredPage 
     if file.kind == "wikimedia":
         return read_stored_pages(file, config.extraction.max_page_chars)
     return read_unit(file, config.extraction)
+
+
+def _copied(copy: PageCopy, number: int, file: Unit) -> Iterator[StoredPage | Skip]:
+    """The pages of a file from their copy. The file must be as it was planned, as if it were read."""
+    check_size(file.uri, file.size)
+    return copy.pages(number, file)
 
 
 class _FileExtractor:

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from pipeline.sources.mediawiki.dumps import read_wiki_pages
+from pipeline.documents.reuse.page_copy import PageCopyWriter
+from pipeline.sources.mediawiki.dumps import read_wiki_pages, stored_page
 from pipeline.sources.mediawiki.page import MalformedPageError, WikiPage, unescape
 from pipeline.sources.mediawiki.page_filter import page_skip_reason
 from pipeline.sources.units import Unit
@@ -48,19 +49,24 @@ class _Wiki:
     listed: Counter[bytes] = field(default_factory=Counter)
 
 
-def scan_unit(unit: Unit, max_page_chars: int, counts: Counter[str]) -> Iterator[pa.RecordBatch]:
+def scan_unit(
+    unit: Unit, max_page_chars: int, counts: Counter[str], copy: PageCopyWriter | None = None
+) -> Iterator[pa.RecordBatch]:
     """Batches of FOUND rows; ``counts`` gets pages, templates, modules and bytes of wikitext.
 
+    ``copy`` gets every page, for stage extract.
     Raises InputError that names the file on damaged input.
     """
     rows: list[dict[str, object]] = []
     wikis: dict[str, _Wiki] = {}
     size = 0
-    for one in unit.ranges:
+    for number, one in enumerate(unit.ranges):
         wiki = wikis.setdefault(
             wiki_name(one), _Wiki(SiteInfo(one.lang, one.dbname, dict(one.site_namespaces)))
         )
         for page, oversize in read_wiki_pages(one, max_page_chars):
+            if copy is not None:
+                copy.add(number, stored_page(page, oversize, one, wiki.site))
             if page is None:
                 continue
             counts["pages"] += 1

@@ -91,7 +91,15 @@ def read_chunks(uri: str, compression: str, start: int, end: int, size: int) -> 
 def _check_still(uri: str, planned: int) -> None:
     # Object stores and web servers refuse to continue in another version of a file.
     if storage.scheme(uri) == "file":
-        _check_size(uri, planned, storage.size(uri))
+        check_size(uri, planned)
+
+
+def check_size(uri: str, planned: int) -> None:
+    """Raises InputError when a file does not have the size that it was planned with.
+
+    Raises FileNotFoundError when it is gone.
+    """
+    _check_size(uri, planned, storage.size(uri))
 
 
 def _check_size(uri: str, planned: int, size: int) -> None:

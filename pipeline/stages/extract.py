@@ -22,7 +22,7 @@ from pipeline.engine.ray_data import map_items
 from pipeline.plugins import plugin_versions
 from pipeline.sources.plan import plan_units
 from pipeline.sources.units import Unit
-from pipeline.stages.templates import TemplatesResult, stored_bytes
+from pipeline.stages.templates import PageCopies, TemplatesResult, stored_bytes
 from schemas.columns.documents import DOCUMENTS, DOCUMENTS_VERSION
 from schemas.errors import ConfigError, InputError
 
@@ -79,10 +79,12 @@ def run_extract(
     units: list[Unit] | None = None,
     templates: TemplatesResult = _NO_TEMPLATES,
     previous: PreviousPages | None = None,
+    copies: PageCopies | None = None,
 ) -> ExtractResult:
     """Extracts the units that are not finished yet. Raises InputError that names the file at fault.
 
-    ``previous`` are the pages of an earlier build whose texts depend on the same rules.
+    ``previous`` are the pages of an earlier build whose texts depend on the same rules. ``copies`` may have
+    pages that stage templates has read, and are removed at the end.
     """
     units = plan_units(config) if units is None else units
     folder = extract_folder(config, work_uri, units, templates)
@@ -93,12 +95,16 @@ def run_extract(
 
     def work(unit: Unit) -> int:
         # A task has several units. One that Ray retries may have committed some of them.
-        marker = folder.marker(unit.unit_id) or extract_one(unit, config, folder, templates, ray.get(shared))
+        marker = folder.marker(unit.unit_id) or extract_one(
+            unit, config, folder, templates, ray.get(shared), copies
+        )
         return marker.counts.text_bytes
 
     for text_bytes in map_items(pending, work, stored_bytes):
         progress.advance(text_bytes)
     result = collect(folder, [unit.unit_id for unit in units])
+    if copies is not None:
+        copies.remove()
     if result.reused.pages:
         logger.info("extract: %s", reused_text(result.reused))
     return result
@@ -110,6 +116,7 @@ def extract_one(
     folder: StageFolder[UnitCounts],
     templates: TemplatesResult = _NO_TEMPLATES,
     previous: PreviousPages | None = None,
+    copies: PageCopies | None = None,
 ) -> Marker[UnitCounts]:
     """Extracts one unit and commits it: its documents, and the index of its Wikimedia pages.
 
@@ -123,8 +130,9 @@ def extract_one(
         PartWriter(PAGES, folder.path(index_name), index_name) as index,
     ):
         pages = UnitPages(index.write, previous)
+        copy = None if copies is None or previous is None else copies.find(unit)
         try:
-            for batch in extract_unit(unit, config, funnel, templates.table_of, pages):
+            for batch in extract_unit(unit, config, funnel, templates.table_of, pages, copy):
                 writer.write(batch)
                 text_bytes += pc.sum(batch["text_bytes"]).as_py() or 0
         except FileNotFoundError as error:

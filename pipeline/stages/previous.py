@@ -9,7 +9,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from cluster import storage
 from pipeline.config import BuildConfig
-from pipeline.documents.reuse.previous_pages import HashedFile, PreviousPages, PreviousPart
+from pipeline.documents.reuse.hashed_file import HashedFile
+from pipeline.documents.reuse.previous_pages import PreviousPages, PreviousPart
 from pipeline.documents.reuse.rules_version import cleaning_record, signature_record
 from pipeline.engine.build_identity import differences
 from pipeline.engine.commit import StageFolder

@@ -18,8 +18,9 @@ from pipeline.dedup.near import bands_of
 from pipeline.dedup.paragraphs import offsets_of
 from pipeline.dedup.shingles import hashed_words, shingles
 from pipeline.documents.part import Part
+from pipeline.documents.reuse.hashed_file import HashedFile, readable
 from pipeline.documents.reuse.page_index import PageRange
-from pipeline.documents.reuse.previous_pages import HashedFile, PreviousPages, readable
+from pipeline.documents.reuse.previous_pages import PreviousPages
 from pipeline.engine.commit import PartWriter, StageFolder
 from pipeline.stages.extract import UnitCounts
 from schemas.arrays import U64, Flags

@@ -7,7 +7,8 @@ commit their results. The tables are small, and every worker reads the one that 
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -16,9 +17,11 @@ import pyarrow.compute as pc
 
 from cluster import storage
 from pipeline.config import BuildConfig
+from pipeline.documents.reuse.hashed_file import HashedFile
+from pipeline.documents.reuse.page_copy import PAGE_COPY, PageCopy, PageCopyWriter, is_worth_a_copy
 from pipeline.documents.template_scan import scan_unit, wiki_name
 from pipeline.documents.template_tables import learn_wiki, table_of_rows, table_rows
-from pipeline.engine.commit import Marker, PartWriter, StageFolder, stable_hash
+from pipeline.engine.commit import Marker, NoCounts, PartWriter, StageFolder, stable_hash
 from pipeline.engine.progress import Progress
 from pipeline.engine.ray_data import map_items
 from pipeline.sources.units import Unit
@@ -81,6 +84,51 @@ def _load(uri: str, _: str, back_matter: tuple[str, ...]) -> TemplateTable:
 
 
 @dataclass(frozen=True)
+class PageCopies:
+    """Where stage templates copies the pages that it reads, for stage extract.
+
+    Only a build with an earlier one makes copies. Without one, the time that they save is not worth their
+    bytes. A copy that is missing makes no difference to the result, since extract reads the dump then.
+    """
+
+    folder: StageFolder[NoCounts]
+
+    @staticmethod
+    def create(config: BuildConfig, work_uri: str, units: list[Unit]) -> "PageCopies":
+        """The copies of a build, which depend on its units and on the length at which a page is cut."""
+        records = [unit.to_record() for unit in units]
+        limit = config.extraction.max_page_chars
+        return PageCopies(
+            StageFolder.create(work_uri, "page-copies", NoCounts, DOCUMENTS_VERSION, records, limit)
+        )
+
+    @contextmanager
+    def writer(self, unit: Unit) -> Iterator[PageCopyWriter | None]:
+        """Takes the pages of a unit and commits them at the end. None where a copy saves no time."""
+        if not is_worth_a_copy(unit):
+            yield None
+            return
+        name = f"{unit.unit_id}.parquet"
+        with PartWriter(PAGE_COPY, self.folder.path(name), name) as part:
+            copy = PageCopyWriter(part.write)
+            yield copy
+            copy.flush()
+            self.folder.commit(unit.unit_id, [part.finish()], NoCounts())
+
+    def find(self, unit: Unit) -> PageCopy | None:
+        """The copy of a unit, if one was made. Raises CorpusError when it is damaged."""
+        marker = self.folder.marker(unit.unit_id) if is_worth_a_copy(unit) else None
+        if marker is None:
+            return None
+        file = marker.files[0]
+        return PageCopy(HashedFile(self.folder.path(file.path), file.sha256))
+
+    def remove(self) -> None:
+        """Removes all copies."""
+        storage.delete_prefix(self.folder.uri)
+
+
+@dataclass(frozen=True)
 class TemplatesResult:
     """The tables by wiki, and what was counted."""
 
@@ -98,8 +146,13 @@ class TemplatesResult:
         return [[wiki, file.sha256, list(file.back_matter)] for wiki, file in sorted(self.files.items())]
 
 
-def run_templates(config: BuildConfig, work_uri: str, units: list[Unit]) -> TemplatesResult:
-    """Learns the missing tables. Raises InputError that names the file at fault."""
+def run_templates(
+    config: BuildConfig, work_uri: str, units: list[Unit], copies: PageCopies | None = None
+) -> TemplatesResult:
+    """Learns the missing tables, and makes ``copies`` of what it reads.
+
+    Raises InputError that names the file at fault.
+    """
     units = [unit for unit in units if unit.kind == "wikimedia"]
     if not units or not config.extraction.learn_templates:
         return TemplatesResult()
@@ -107,7 +160,7 @@ def run_templates(config: BuildConfig, work_uri: str, units: list[Unit]) -> Temp
     records = [unit.to_record() for unit in units]
     versions = (TEMPLATES_VERSION, DOCUMENTS_VERSION)
     scanned = StageFolder.create(work_uri, "templates", ScanCounts, *versions, records, limit)
-    _scan(units, scanned, limit)
+    _scan(units, scanned, limit, copies)
     markers = scanned.finished()
     parts = {unit.unit_id: markers[unit.unit_id].files[0].sha256 for unit in units}
     tables = StageFolder.create(work_uri, "template-tables", TableCounts, *versions, parts)
@@ -119,26 +172,29 @@ def stored_bytes(unit: Unit) -> int:
     return sum(file.stored_bytes for file in unit.ranges)
 
 
-def _scan(units: list[Unit], folder: StageFolder[ScanCounts], limit: int) -> None:
+def _scan(units: list[Unit], folder: StageFolder[ScanCounts], limit: int, copies: PageCopies | None) -> None:
     finished = folder.finished()
     pending = [unit for unit in units if unit.unit_id not in finished]
     progress = Progress("templates", len(pending), skipped=len(units) - len(pending))
 
     def work(unit: Unit) -> int:
-        marker = folder.marker(unit.unit_id) or scan_one(unit, folder, limit)
+        marker = folder.marker(unit.unit_id) or scan_one(unit, folder, limit, copies)
         return marker.counts.found.get("wikitext_bytes", 0)
 
     for wikitext_bytes in map_items(pending, work, stored_bytes):
         progress.advance(wikitext_bytes)
 
 
-def scan_one(unit: Unit, folder: StageFolder[ScanCounts], limit: int) -> Marker[ScanCounts]:
-    """Scans one unit and commits the result. Raises InputError that names the file at fault."""
+def scan_one(
+    unit: Unit, folder: StageFolder[ScanCounts], limit: int, copies: PageCopies | None = None
+) -> Marker[ScanCounts]:
+    """Scans one unit and commits its copy and the result. Raises InputError that names the file at fault."""
     counts: Counter[str] = Counter()
     name = f"{unit.unit_id}.parquet"
-    with PartWriter(FOUND, folder.path(name), name) as writer:
+    copying = nullcontext() if copies is None else copies.writer(unit)
+    with PartWriter(FOUND, folder.path(name), name) as writer, copying as copy:
         try:
-            for batch in scan_unit(unit, limit, counts):
+            for batch in scan_unit(unit, limit, counts, copy):
                 writer.write(batch)
         except FileNotFoundError as error:
             raise InputError(

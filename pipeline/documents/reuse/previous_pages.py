@@ -6,11 +6,9 @@ dump ascend, and then the row groups that it needs of the documents.
 """
 
 import bisect
-import hashlib
 import json
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -19,35 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cluster import storage
+from pipeline.documents.reuse.hashed_file import HashedFile, readable
 from pipeline.documents.reuse.page_index import PAGES, SKIPPED_ROW, Answers, PageRange, PageRecord
 from pipeline.documents.rows import TEXT_COLUMNS, StoredText
 from schemas.arrays import I64
-from schemas.errors import CorpusError, StorageError
-from schemas.redaction import public_uri
 
 # Parts that a worker holds open, and row groups of the index of each. A page is looked up in no more.
 _MAX_OPEN = 4
 _PAGES_PER_READ = 256
 _ROW_GROUPS = 2
-
-
-@dataclass(frozen=True)
-class HashedFile:
-    """A file of the earlier build, and the hash by which damage is noticed."""
-
-    uri: str
-    sha256: str
-
-    def open(self) -> pq.ParquetFile:
-        """Opens the file. Raises ValueError when it is not the file that the build has written."""
-        digest = hashlib.sha256()
-        with storage.open_stream(self.uri) as stream:
-            while data := stream.read(1 << 20):
-                digest.update(data)
-        if digest.hexdigest() != self.sha256:
-            raise ValueError("damaged: its SHA-256 is not that of the file that was written")
-        return storage.parquet_file(self.uri)
 
 
 @dataclass(frozen=True)
@@ -197,18 +175,6 @@ def _page_ids(metadata: pq.FileMetaData) -> tuple[I64, I64]:
     """The lowest and the highest page id of each row group."""
     columns = [metadata.row_group(group).column(0).statistics for group in range(metadata.num_row_groups)]
     return np.array([one.min for one in columns], np.int64), np.array([one.max for one in columns], np.int64)
-
-
-@contextmanager
-def readable(uri: str) -> Iterator[None]:
-    """Raises CorpusError in place of any error of reading a file."""
-    try:
-        yield
-    except (OSError, StorageError, pa.ArrowException, ValueError, IndexError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
-        raise CorpusError(
-            f"previous: {public_uri(uri)}: {reason}; restore it, or leave out `previous` and run again"
-        ) from error
 
 
 class _Documents:

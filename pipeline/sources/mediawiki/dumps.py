@@ -212,7 +212,7 @@ def read_stored_pages(unit: Unit, max_page_chars: int) -> Iterator[StoredPage | 
     """Yields the pages of `read_dump` before their text is decoded. Raises the same errors."""
     site = SiteInfo(unit.lang, unit.dbname, dict(unit.site_namespaces))
     for page, oversize in read_wiki_pages(unit, max_page_chars):
-        yield _stored_page(page, oversize, unit, site)
+        yield stored_page(page, oversize, unit, site)
 
 
 def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage | None, bool]]:
@@ -252,7 +252,8 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
         )
 
 
-def _stored_page(page: WikiPage | None, oversize: bool, unit: Unit, site: SiteInfo) -> StoredPage | Skip:
+def stored_page(page: WikiPage | None, oversize: bool, unit: Unit, site: SiteInfo) -> StoredPage | Skip:
+    """What `read_wiki_pages` has yielded, as a page to clean or with the reason to skip it."""
     if page is None:
         return Skip("", "", unit.lang, MALFORMED)
     try:

@@ -16,11 +16,12 @@ _SIZE = re.compile(rb"""\bbytes\s*=\s*["'][1-9]""")
 # Stubs of old exports say only where the text is stored.
 _STORED = re.compile(rb"""(?<![\w:])(?:id|location)\s*=\s*["']""")
 _REVISION = b"<revision>"
+_MOST_DIGITS, _MOST_ID = 19, 2**63 - 1
 _ENTITY = re.compile(r"&(lt|gt|quot|amp|apos|#x[0-9a-fA-F]{1,6}|#[0-9]{1,7});")
 
 
 class MalformedPageError(ValueError):
-    """A page without an id, or with bytes that are not valid UTF-8."""
+    """A page without an id of at most 63 bits, or with bytes that are not valid UTF-8."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,11 @@ def parse_page(page: bytes) -> WikiPage:
     timestamp = _TIMESTAMP.search(revision)
     model, attributes, raw_text = _content(revision)
     return WikiPage(
-        page_id=str(int(page_id)),
+        page_id=str(_identifier(page_id)),
         title=unescape(_decode(fields.get(b"title", b""))).strip(),
         namespace=None if namespace is None else _integer(namespace),
         redirect=b"redirect" in fields,
-        revision=int(number[1]) if number else 0,
+        revision=_identifier(number[1]) if number else 0,
         model=model,
         deleted=b"deleted=" in attributes,
         raw_text=raw_text,
@@ -117,6 +118,12 @@ def _content(revision: bytes) -> tuple[str, bytes, bytes]:
         text = main[opening.end() : end]
     model = model or _MODEL.search(main, end) or _FORMAT.search(main)
     return _decode(model[1]) if model else "", opening[1], text
+
+
+def _identifier(digits: bytes) -> int:
+    if len(digits.lstrip(b"0")) > _MOST_DIGITS or int(digits) > _MOST_ID:
+        raise MalformedPageError("an id of more than 63 bits")
+    return int(digits)
 
 
 def _integer(text: bytes) -> int:

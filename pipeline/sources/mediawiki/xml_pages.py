@@ -203,7 +203,7 @@ def best_revision(revisions: bytes) -> bytes:
 
 
 def _revision_id(revision: bytes) -> int:
-    match = re.search(rb"<id>\s*(\d+)\s*</id>", revision[:400])
+    match = re.search(rb"<id>\s*(\d{1,19})\s*</id>", revision[:400])
     return int(match[1]) if match else -1
 
 

@@ -224,6 +224,27 @@ def test_optional_rounds_have_separate_rows(tmp_path: Path, capsys: pytest.Captu
     assert (stubs, near) == (first, 2 * first)
 
 
+def test_copies_of_pages_take_space_only_beside_an_earlier_build(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "build.yaml"
+    fields: dict[str, object] = {
+        "output": "/corpus", "sources": [{"name": "w", "kind": "wikimedia", "paths": ["/dumps"]}]
+    }  # fmt: skip
+
+    def moved(**more: object) -> float:
+        config.write_text(yaml.safe_dump(fields | more))
+        assert main(["plan", str(config), "--input-gb", "100"]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        (extract,) = (line.split("|") for line in lines if line.startswith("| extract"))
+        return float(extract[6].split()[0])
+
+    assert moved() == moved(previous="/old", extraction={"learn_templates": False}) == 0
+    assert 100 < moved(previous="/old") < 200
+    fields["sources"] = [{"name": "t", "kind": "text", "paths": ["/texts"], "lang": "en"}]
+    assert moved(previous="/old") == 0
+
+
 def test_command_on_files_that_are_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["plan", str(OVERLAYS / "build-large/build.yaml")]
     assert main([*words, "--input-gb", "100", "--cores", "2000"]) == 0

@@ -43,8 +43,9 @@ TEMPLATES = {
 def both(tmp_path: Path, first: str, second: str, head: str = HEAD) -> tuple[Extracted, Extracted]:
     """The second version with the first as the earlier build, after a check that it has the same bytes."""
     earlier = extract(write_wiki(tmp_path / "1", first), tmp_path / "work1")
-    path = write_wiki(tmp_path / "2", second, head)
+    path = write_wiki(tmp_path / "2", second, head, ".bz2")
     reusing = extract(path, tmp_path / "reusing", earlier.pages)
+    assert list((tmp_path / "reusing").glob("page-copies-*/*.done.json"))
     assert reusing.outcome() == extract(path, tmp_path / "plain").outcome()
     return earlier, reusing
 

@@ -1,5 +1,6 @@
 """Small wikis in two versions, and their extraction with and without the earlier one."""
 
+import bz2
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from pipeline.sources.plan import plan_units
 from pipeline.sources.units import Unit
 from pipeline.stages.extract import UnitCounts, extract_folder, extract_one
 from pipeline.stages.previous import previous_parts
-from pipeline.stages.templates import TemplatesResult
+from pipeline.stages.templates import PageCopies, ScanCounts, TemplatesResult, scan_one
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import TemplateTable
 from schemas.columns.templates import FOUND
@@ -72,10 +73,11 @@ def templates(bodies: Mapping[str, str]) -> str:
     )
 
 
-def write_wiki(folder: Path, pages: str, head: str = HEAD) -> Path:
+def write_wiki(folder: Path, pages: str, head: str = HEAD, suffix: str = "") -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "enwiki.xml"
-    path.write_text(head + pages + FOOT)
+    path = folder / f"enwiki.xml{suffix}"
+    raw = (head + pages + FOOT).encode()
+    path.write_bytes(bz2.compress(raw) if suffix == ".bz2" else raw)
     return path
 
 
@@ -92,11 +94,21 @@ def table_of(units: list[Unit]) -> TemplateTable:
 
 
 def extract(path: Path, work: Path, previous: PreviousPages | None = None, **extraction: Any) -> Extracted:
-    """Extracts all units in this process."""
+    """Extracts all units in this process; with an earlier build as a build does, from copies of the pages."""
     config = config_of(path, **extraction)
     units = plan_units(config)
     folder = extract_folder(config, str(work), units)
     tables = Tables(table=table_of(units))
+    copies = PageCopies.create(config, str(work), units)
+    if previous is not None:
+        scan(units, work, copies)
     for unit in units:
-        extract_one(unit, config, folder, tables, previous)
+        extract_one(unit, config, folder, tables, previous, copies)
     return Extracted(folder)
+
+
+def scan(units: list[Unit], work: Path, copies: PageCopies) -> None:
+    """Scans the units for templates, and makes copies of their pages."""
+    scanned = StageFolder.create(str(work), "templates", ScanCounts)
+    for unit in units:
+        scan_one(unit, scanned, 1 << 22, copies)

@@ -90,6 +90,9 @@ def test_entities_are_resolved_once(escaped: str, text: str) -> None:
         "<page><title>A</title><ns>0</ns></page>",
         "<page><title>A</title><ns>0</ns><id>x</id></page>",
         "<page><title>A</title><ns>zero</ns><id>1</id></page>",
+        f"<page><title>A</title><ns>0</ns><id>{2**63}</id></page>",
+        f"<page><title>A</title><ns>0</ns><id>1</id><revision><id>{2**63}</id></revision></page>",
+        f"<page><title>A</title><ns>0</ns><id>{'9' * 5000}</id></page>",
     ],
 )
 def test_a_page_without_its_numbers_is_malformed(raw: str) -> None:
