@@ -45,7 +45,7 @@ class Watcher(Protocol):
         """An earlier run has downloaded ``size`` bytes."""
 
     def advance(self, size: int) -> None:
-        """``size`` bytes were received; negative when a download restarts."""
+        """``size`` bytes were received (negative when a download restarts)."""
 
 
 def download(file: RemoteFile, part: Path, watcher: Watcher, stopped: Callable[[], bool]) -> None:

@@ -236,7 +236,9 @@ def _phase(
             "phases: a forecast needs steps, because epochs depend on the corpus; set phases.N.steps"
         )
     if phase.global_batch < gpus:
-        raise ConfigError(f"phases: global_batch {phase.global_batch} cannot feed {gpus} GPUs")
+        raise ConfigError(
+            f"phases: global_batch {phase.global_batch} has no sequence for some of {gpus} GPUs"
+        )
     training = rates.training
     model, length = config.model.with_vocabulary(vocab_size), phase.max_seq_length
     gpu_rate, source = one_gpu(model, length, training)

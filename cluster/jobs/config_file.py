@@ -179,7 +179,7 @@ def field_help(model: type[BaseModel], prefix: str = "") -> str:
         section = _section_of(field.annotation)
         shown = f"{prefix}{name}" + (".N" if section and section[1] else "")
         default = "(required)" if field.is_required() else f"[{field.default!r:.40}]"
-        meaning = " ".join(docs.get(name, "").split())
+        meaning = " ".join(docs.get(name, "").replace("``", "").split())
         if section is None:
             lines.append(f"  {shown:<38} {meaning} {default}")
         else:

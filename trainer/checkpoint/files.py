@@ -201,7 +201,7 @@ def read_optimizer(folder: Path, origin: str) -> dict[str, Any]:
         )
     except pickle.UnpicklingError as error:
         raise CheckpointError(
-            f"{origin}/{OPTIMIZER}: refused; it holds more than plain data: {_text(error)}"
+            f"{origin}/{OPTIMIZER}: refused, because it holds more than plain data: {_text(error)}"
         ) from error
     except Exception as error:  # torch's unpickler raises all kinds of errors
         reason = f"{type(error).__name__}: {_text(error)}"

@@ -372,6 +372,6 @@ def _check_layers(own: ModelConfig, theirs: ModelConfig, origin: str) -> None:
 
 def _refuse(name: str, own: object, theirs: object, origin: str) -> None:
     raise CheckpointError(
-        f"{origin}: {OWN_CONFIG}.{name} is {own}, but the fields beside it say {theirs}; make them agree, or"
+        f"{origin}: {OWN_CONFIG}.{name} is {own}, but the other fields imply {theirs}; make them agree, or"
         f" remove the key {OWN_CONFIG}"
     )

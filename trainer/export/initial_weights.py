@@ -72,7 +72,7 @@ def _load(uri: str, field: str, corpus: Corpus) -> SavedModel:
     if storage.exists(storage.join(folder, PIECES)) and storage.exists(storage.join(uri, TOKENIZER)):
         # The vocabulary of such a corpus is the tokenizer's in another notation, with another digest.
         if load_tokenizer(uri).get_vocab() != load_tokenizer(folder).get_vocab():
-            raise ConfigError(f"{field}: the tokenizer of {uri} is not that of {corpus.uri}")
+            raise ConfigError(f"{field}: {uri} and {corpus.uri} have different tokenizers")
     else:
         saved.check_vocabulary(corpus.manifest.vocabulary.sha256, corpus.uri, field)
     return saved

@@ -63,8 +63,8 @@ def _read_file(uri: str) -> dict[int, float]:
     try:
         raw = storage.read_bytes(uri)
     except FileNotFoundError as error:
-        raise ConfigError(f"{uri}: no such file of losses") from error
+        raise ConfigError(f"{uri}: no such file; bertmill losses RUN --write FILE makes one") from error
     try:
         return {int(step): float(loss) for step, loss in parse_json(raw)["losses"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"{uri}: not a file of losses") from error
+        raise ConfigError(f"{uri}: not a file that bertmill losses --write has written") from error

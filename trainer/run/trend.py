@@ -68,7 +68,7 @@ def alarm_error(run_uri: str, trend: Trend, text: str) -> BertmillError:
     back = " or ".join(f"bertmill rewind {run_uri} --step {step}" for step in steps)
     way = f" The checkpoints before the rise are kept: {back}, then lower the learning rate." if steps else ""
     return BertmillError(
-        f"{run_uri}: {text}.{way} stability.alarm.action says whether such a rise stops the run"
+        f"{run_uri}: {text}.{way} stability.alarm.action sets whether such a rise stops the run"
     )
 
 

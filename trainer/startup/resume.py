@@ -206,7 +206,7 @@ def resume(
     position = checkpoint.run.position
     if position.step != checkpoint.step:
         raise CheckpointError(
-            f"{checkpoint.uri}: is of step {checkpoint.step}, but its position says step {position.step}"
+            f"{checkpoint.uri}: is of step {checkpoint.step}, but its manifest records step {position.step}"
         )
     return position.model_copy(), changes
 

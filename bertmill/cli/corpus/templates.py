@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     file = templates.files.get(arguments.wiki)
     if file is None:
         known = ", ".join(sorted(templates.files))
-        raise ConfigError(f"{arguments.corpus}: no wiki {arguments.wiki!r}; there are {known}")
+        raise ConfigError(f"{arguments.corpus}: no wiki {arguments.wiki!r}; its wikis are {known}")
     for line in describe(file.load(), templates.counts[arguments.wiki]):
         print(line)
     return 0

@@ -18,8 +18,8 @@ def add_parser(commands: Commands) -> None:
     parser = commands.add_parser(
         "evaluate",
         help="evaluate a model on held-out sequences, by language",
-        description="MLM loss, perplexity and accuracy, and NSP accuracy, of a Hugging Face directory, a run "
-        "or a checkpoint on the validation sequences of a corpus.",
+        description="Measures MLM loss, perplexity and accuracy, and NSP accuracy, of an exported model, a "
+        "run or a checkpoint on the validation sequences of a corpus.",
     )
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory, run, or checkpoint")
     parser.add_argument("--corpus", required=True, metavar="MANIFEST", help="the corpus manifest")

@@ -15,7 +15,7 @@ def add_parser(commands: Commands) -> None:
         description="Fine-tunes over tasks, learning rates and seeds, one process for each GPU, and writes "
         "scorecard.json, .md and .html with mean, deviation and device-hours. Lists the tasks whose files "
         "are missing. A training that fails does not end the others. The same command resumes a scorecard "
-        "that was stopped, and retries what failed.",
+        "that was stopped, and retries failed jobs.",
     )
     parser.add_argument("model", metavar="MODEL", help="Hugging Face directory, run, or checkpoint")
     parser.add_argument(
@@ -31,17 +31,21 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument("--out", required=True, metavar="FOLDER", help="output folder for jobs and pages")
     parser.add_argument("--tokenizer", metavar="URI", help="folder of tokenizer.json (default: MODEL)")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="only these tasks, such as cola rte")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="default: 1 2 3")
+    parser.add_argument(
+        "--seeds", nargs="+", type=int, default=[1, 2, 3], metavar="N", help="(default: 1 2 3)"
+    )
     parser.add_argument(
         "--learning-rates",
         nargs="+",
         type=float,
         default=[3e-5, 5e-5],
         metavar="LR",
-        help="the grid (default: 3e-5 5e-5)",
+        help="learning rates to try (default: 3e-5 5e-5)",
     )
-    parser.add_argument("--epochs", type=positive, metavar="N", help="default: 3 to 10 by task")
-    parser.add_argument("--batch-size", type=positive, default=32, metavar="N", help="default: 32")
+    parser.add_argument("--epochs", type=positive, metavar="N", help="(default: 3 to 10 by task)")
+    parser.add_argument(
+        "--batch-size", type=positive, default=32, metavar="N", help="examples in a step (default: 32)"
+    )
     parser.add_argument(
         "--max-length",
         type=positive,

@@ -163,7 +163,7 @@ def test_more_gpus_are_faster_but_never_more_than_their_number() -> None:
     ("config", "gpus", "message"),
     [
         (_train(), 0, "at least 1"),
-        (_train(batch=8), 16, "cannot feed 16 GPUs"),
+        (_train(batch=8), 16, "has no sequence for some of 16 GPUs"),
         (_train(steps=None), 8, "needs steps"),
     ],
 )

@@ -59,7 +59,7 @@ def test_tables_are_committed_used_and_shown(
     assert main(["templates", str(tmp_path), "enwiki"]) == 0
     assert "Dist [1] {{{1}}} miles" in capsys.readouterr().out
     assert main(["templates", str(tmp_path), "dewiki"]) == 2
-    assert "no wiki 'dewiki'; there are enwiki" in capsys.readouterr().err
+    assert "no wiki 'dewiki'; its wikis are enwiki" in capsys.readouterr().err
     assert main(["templates", str(tmp_path / "none"), "enwiki"]) == 2
 
 

@@ -262,7 +262,7 @@ def test_our_own_key_must_agree_with_the_fields_beside_it(
     export_model(small_model(style), str(tmp_path / "m"), str(tokenizer), ModelCard("m"))
     edit(tmp_path / "m", change)
     with pytest.raises(
-        CheckpointError, match=r"config.json: bertmill\.\w+ is .*, but the fields beside it say"
+        CheckpointError, match=r"config.json: bertmill\.\w+ is .*, but the other fields imply"
     ):
         import_model(str(tmp_path / "m"))
 
