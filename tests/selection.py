@@ -37,7 +37,7 @@ def marks_of(item: pytest.Item) -> set[str]:
     fixtures = set(getattr(item, "fixturenames", ()))
     marks = {mark for fixture, mark in FIXTURES.items() if fixture in fixtures}
     callspec = getattr(item, "callspec", None)
-    # A storage that a parameter names: its fixture is asked for while the test runs.
+    # A storage that a parameter names: the test requests its fixture while it runs.
     marks |= {str(value) for value in (callspec.params.values() if callspec else ()) if value in ("s3", "gs")}
     for name, value in _reached(item):
         if name in _PROCESSES or value is subprocess:

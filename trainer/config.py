@@ -199,7 +199,7 @@ class Checkpoints(Section):
     every_seconds: Annotated[float, Field(gt=0)] | None = 600.0
     """Seconds between checkpoints. A checkpoint is saved when either limit is reached."""
     keep: Positive = 3
-    """Newest verified checkpoints to keep. The last one before a rise of the loss is kept as well, and the
+    """Newest verified checkpoints to keep. The last one before a rise of the loss is also kept, and so is the
     one with the lowest held-out loss, which is saved when it is measured."""
     keep_every: Positive | None = None
     """Also keep each checkpoint whose step is a multiple of this."""

@@ -11,7 +11,7 @@ from trainer.checkpoint.store import CheckpointStore
 from trainer.monitoring.records import LogRecord
 
 _SECONDS_BETWEEN = 10.0
-"""A launcher may take seconds per checkpoint, because Ray Train asks its workers every two seconds."""
+"""A launcher may take seconds per checkpoint, because Ray Train polls its workers every two seconds."""
 
 
 def _never() -> bool:

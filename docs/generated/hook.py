@@ -15,7 +15,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
-# The packages of this checkout, wherever mkdocs was started.
+# Import the packages of this checkout from any working directory.
 sys.path.insert(0, str(ROOT))
 
 import command_page  # noqa: E402

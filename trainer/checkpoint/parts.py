@@ -245,7 +245,7 @@ class PartWriter:
             snapshot.check_finite(share.tensors)
             (entry,) = put_share(uri, share, self._rank, self._world_size).values()
             note = PartNote(entry)
-        except Exception as error:  # whatever a disk, a library or a store may raise
+        except Exception as error:  # any error of a disk, a library or a store
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             note = PartNote(None, reason, isinstance(error, StorageFullError))
             logger.error("%s: part of rank %d not saved: %s", uri, self._rank, note.error)  # noqa: TRY400 - rank 0 reports it

@@ -237,7 +237,7 @@ class CheckpointStore:
             self._commit(lease, uri, manifest)
         except FencedError:
             raise
-        except Exception as error:  # whatever a disk, a library or a store may raise
+        except Exception as error:  # any error of a disk, a library or a store
             problem = " ".join(f"{type(error).__name__}: {error}".split())
             logger.error("%s: save failed: %s", uri, problem)  # noqa: TRY400 - counted, no trace
             self._clear_partial(uri)

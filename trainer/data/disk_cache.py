@@ -94,7 +94,7 @@ class DiskCache:
                     path.unlink()
 
     def _evict(self) -> None:
-        """Counts again, because other ranks write here too, and deletes the least recently used files."""
+        """Counts again, because other ranks also write here, and deletes the least recently used files."""
         files = sorted(self._files())
         self._used = sum(size for _, size, _ in files)
         for _, size, path in files:

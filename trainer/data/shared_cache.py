@@ -1,4 +1,4 @@
-"""A bounded cache for threads: when several threads want the same value, one of them loads it."""
+"""A bounded cache for threads: when several threads need the same value, one of them loads it."""
 
 import threading
 from collections import OrderedDict

@@ -109,7 +109,7 @@ def evaluate_until(
     """Figures for "all" and for each language that has rows, the same on every rank.
 
     The model is on the ranks' device and computes in ``dtype`` under autocast. Every rank makes the same
-    collective calls, whatever share of the rows it has. None as soon as ``stop`` is true on one of them.
+    collective calls, for any share of the rows. Returns None as soon as ``stop`` is true on one of them.
     Raises CorpusError on all ranks when one of them cannot read its rows.
     """
     sums = torch.zeros(len(held_out.languages), len(STATISTICS), dtype=torch.int64, device=ranks.device)

@@ -191,7 +191,7 @@ def _read_decoder(
     if names.decoder in reader.left and not reader.take(names.decoder, _WORD).equal(word):
         reader.fail(
             f"tensor {names.decoder!r} differs from the word embeddings, but tie_word_embeddings is true;"
-            " set it to false in config.json if the decoder has a weight of its own"
+            " set it to false in config.json if the decoder has its own weight"
         )
     return {_BIAS: biases[0]}
 

@@ -104,7 +104,7 @@ def feed_forward_backward(
 def _activation_backward(
     dy: Tensor, fed: Fed, down: Linear, activation: Activation
 ) -> tuple[Tensor, Tensor | None]:
-    """The gradient of the activation's argument, and its sum over rows if that needs no pass of its own."""
+    """The gradient of the activation's argument, and its sum over rows if that needs no separate pass."""
     if activation == "gelu_tanh":
         d_before = gelu_input_gradient(dy, down.weight, fed.before)
         if d_before is not None:

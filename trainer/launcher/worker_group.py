@@ -187,7 +187,7 @@ def failure_of(error: Exception, last_step: int | None) -> Failure:
     if isinstance(error, PreemptionError):
         return Failure("a node was removed", preempted=True)
     failures = dict(error.worker_failures) if isinstance(error, WorkerGroupError) else {}
-    # Ray wraps the death of a process in the failure of its own check.
+    # Ray reports the death of a process as a failure of its health check.
     failures = {rank: getattr(cause, "health_check_failure", cause) for rank, cause in failures.items()}
     if any(isinstance(e, NodeLeavesError) or getattr(e, "preempted", False) for e in failures.values()):
         return Failure("a node was removed", preempted=True)

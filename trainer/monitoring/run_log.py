@@ -109,7 +109,7 @@ class RunLog:
         self.failed_writes = 0
 
     def write(self, record: LogRecord) -> None:
-        """Writes a record. The numbers of steps and held-out figures go to TensorBoard as well."""
+        """Writes a record. The numbers of steps and held-out figures also go to TensorBoard."""
         content = record.to_json()
         if isinstance(record, StepRecord) and self._rank != 0:
             del content["languages"]

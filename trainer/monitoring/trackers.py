@@ -107,7 +107,7 @@ class Wandb(Tracker):
         self._run.define_metric(STEP)
         # wandb's own counter of steps would refuse held-out figures that come after those of the step.
         self._run.define_metric("*", step_metric=STEP)
-        # Only a server knows the last step of a run. Offline, a note beside the files records it.
+        # Only a server can report the last step of a run. Offline, a note beside the files records it.
         self._note = Path(self._run.settings.wandb_dir) / f"{run_id}.steps.json"
         if self._run.settings.mode == "offline":
             self._sent = parse_json(self._note.read_bytes()) if self._note.exists() else {}
@@ -219,12 +219,12 @@ class TrackerThread:
         while not self._abandoned and (record := self._queue.get()) is not None:
             try:
                 self._handle(record)
-            except Exception as error:  # whatever a tracker's package raises
+            except Exception as error:  # any error of a tracker's package
                 self._count(1, " ".join(f"{type(error).__name__}: {error}".split())[:300])
         if self._sent is not None:
             try:
                 self._tracker.close(self._status)
-            except Exception as error:  # whatever a tracker's package raises
+            except Exception as error:  # any error of a tracker's package
                 self._count(1, " ".join(f"{type(error).__name__}: {error}".split())[:300])
 
     def _handle(self, record: LogRecord) -> None:

@@ -15,8 +15,8 @@ def export_run(
 ) -> int:
     """Writes the newest verified checkpoint of a run, or one checkpoint, to ``output`` and returns its step.
 
-    The model card has metrics of ``evaluate_rows`` held-out rows, or none if it is 0. ``family`` asks for
-    an architecture of transformers, ``ema`` for the moving average of the weights. Only the metrics, and
+    The model card has metrics of ``evaluate_rows`` held-out rows, or none if it is 0. ``family`` requests
+    an architecture of transformers, ``ema`` the moving average of the weights. Only the metrics, and
     checkpoints of older versions, which have no tokenizer, need the corpus of the run. Raises ConfigError
     when the model is not of that family, CheckpointError when there is no checkpoint or the needed corpus has
     changed since, CorpusError.

@@ -45,8 +45,8 @@ def planned_kernel(config: TrainConfig, model: ModelConfig, device: torch.device
 def choose_kernels(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> Kernel:
     """The kernels that all ranks use: the planned ones if they pass a trial on every device, else plain ones.
 
-    Chooses the product algorithms of fused layers, too. Raises ConfigError on all ranks when the config asks
-    for unavailable kernels.
+    Also chooses the product algorithms of fused layers. Raises ConfigError on all ranks when the config
+    requires unavailable kernels.
     """
     kernel, error = None, None
     try:

@@ -70,7 +70,7 @@ class Network:
     objective: Objective | None = None
     """The objective that the config adds."""
     average: WeightAverage | None = None
-    """Moving average of the weights, if the config asks for one."""
+    """Moving average of the weights, if the config sets ``ema``."""
 
     def count_objective_targets(self, batches: Sequence[MicroBatch]) -> int:
         """Targets of the added objective in ``batches``, which are in host memory. 0 without an objective."""

@@ -19,7 +19,7 @@ _KINDS: dict[str, HeadKind] = {
     "ForQuestionAnswering": "spans",
 }
 _HEADS = ("classifier.", "pre_classifier.", "qa_outputs.")
-# Sequence heads with a dense layer of their own: its name, its activation, the name of the output layer.
+# Sequence heads with a separate dense layer: its name, its activation, the name of the output layer.
 _DENSE: dict[Family, tuple[str, Activation, str]] = {
     "roberta": ("classifier.dense", "tanh", "classifier.out_proj"),
     "xlm-roberta": ("classifier.dense", "tanh", "classifier.out_proj"),
