@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# The first model, from text to scores, in the folder where it is called:
+# Makes the first model, from text to scores, in the current folder:
 #     bash /path/to/bertmill/benchmarks/first_model.sh STAGE...
 # text DATA   files by source, and the evaluation sets, from a folder with pretrain/ and eval/
 # corpus      shards from the text
-# try         short runs, one to a card, that differ in learning rate and batch (TRIES)
-# pretrain    the run itself; LIMIT seconds at most; then it saves, and the same command resumes. Further
-#             arguments are overrides of the recipe.
-# random      the same model as it is drawn
-# tasks       fine-tuning of both, SEEDS of each task, spread over the cards
+# try         short runs, one per card, that differ in learning rate and batch (TRIES)
+# pretrain    the run itself, for at most LIMIT seconds. Then it saves, and the same command resumes. Further
+#             arguments override fields of the recipe.
+# random      the same model with its initial random weights
+# tasks       fine-tuning of both models with SEEDS of each task, distributed over the cards
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$repo${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1
@@ -60,7 +60,7 @@ random() {
     short_run first-model-random "$(card 0)" 64 1 1.0e-12 "$@"
 }
 
-# MODEL TASK SEED CARD and what differs between tasks
+# MODEL TASK SEED CARD and the fields that differ between tasks
 task_run() {
     CUDA_VISIBLE_DEVICES=$4 OMP_NUM_THREADS=2 python3 -m bertmill finetune \
         --config "$repo/configs/finetune/first-model.yaml" -- --model="models/$1" --output="results/$1-$2-$3" \

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # A multilingual model, scored zero-shot from English: text, corpus, rate, learning rate, pretraining, export, scorecard.
 #     bash /path/to/bertmill/benchmarks/multilingual_model.sh --data DATA --out OUTPUT --cards 4
-# The same command goes on after a kill. --help lists all arguments; benchmarks/notes/model_recipes.md explains.
+# The same command resumes after a kill. --help lists all arguments, and benchmarks/notes/model_recipes.md explains them.
 set -euo pipefail
 repo=$(cd "$(dirname "$0")/.." && pwd)
 export PYTHONPATH=$repo${PYTHONPATH:+:$PYTHONPATH}
