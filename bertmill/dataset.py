@@ -254,11 +254,8 @@ class CorpusDataset(IterableDataset[Row]):
 
     def _order(self) -> SampleOrder:
         settings = self._settings
-        passes = self._corpus.passes(settings.max_seq_length, settings.split)
-        return SampleOrder(
-            [[shard.row_groups for shard in shards] for shards in passes],
-            settings.seed,
-            settings.shuffle_window,
+        return self._corpus.order(
+            settings.max_seq_length, settings.seed, settings.shuffle_window, settings.split
         )
 
     def _end(self, order: SampleOrder) -> int | None:

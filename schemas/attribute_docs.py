@@ -19,8 +19,8 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 def attribute_docs(model: type) -> dict[str, str]:
     """Field name -> the docstring under the field, in ``model`` and its base classes.
 
-    >>> from schemas.manifest import Shard
-    >>> attribute_docs(Shard)["tokens"]
+    >>> from schemas.manifest import SequenceSet
+    >>> attribute_docs(SequenceSet)["tokens"]
     'Lengths of all rows together.'
     """
     docs: dict[str, str] = {}
@@ -55,8 +55,9 @@ def _docs_in_source(owner: type) -> dict[str, str]:
 class DescribedJsonSchema(GenerateJsonSchema):
     """Generates JSON Schemas whose properties have the docstrings of the fields as descriptions.
 
-    >>> from schemas.manifest import Shard
-    >>> Shard.model_json_schema(schema_generator=DescribedJsonSchema)["properties"]["tokens"]["description"]
+    >>> from schemas.manifest import SequenceSet
+    >>> schema = SequenceSet.model_json_schema(schema_generator=DescribedJsonSchema)
+    >>> schema["properties"]["tokens"]["description"]
     'Lengths of all rows together.'
     """
 

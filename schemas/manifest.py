@@ -1,7 +1,8 @@
 """The corpus manifest as typed classes, and the only way to read or write one.
 
-Readers follow the manifest and never list a folder: a file that it does not name does not exist. It holds no
-time, host or path outside the corpus, so equal builds write equal bytes.
+Readers follow the manifest and never list a folder: a file that it does not name does not exist. It names the
+shards of each set by a table in a file of its own (`schemas.shard_tables`). It holds no time, host or
+path outside the corpus, so equal builds write equal bytes.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from schemas.vocabulary import SPECIAL_TOKENS
 
 MANIFEST_NAME = "manifest.json"
 MANIFEST_FORMAT: Final = "bertmill-corpus"
-MANIFEST_VERSION: Final = 2
+MANIFEST_VERSION: Final = 3
 
 SequenceTokens = Annotated[int, Field(ge=1, le=1 << 17)]
 RowGroupRows = Annotated[int, Field(ge=1, le=1 << 53)]
@@ -42,19 +43,17 @@ RelativePath = Annotated[str, Field(pattern=r"^(?!/)(?!.*(^|/)\.\.(/|$))[^\\\x00
 """A path below the manifest's folder. It is not absolute and has no ``..``."""
 
 
-class Shard(Record):
-    """One Parquet file of sequences (columns: schemas.columns.shards.SHARD)."""
+class ShardTableFile(Record):
+    """The table of a set's shards, a Parquet file (columns: schemas.columns.shard_table.SHARD_TABLE)."""
 
     path: RelativePath
-    rows: Count
-    tokens: Count
-    """Lengths of all rows together."""
-    bytes: Count
     sha256: Sha256
-    row_groups: list[RowGroupRows]
-    """Rows of each row group."""
-    languages: dict[str, Count]
-    """Rows by language code."""
+    count: Count
+    """Shards of the set."""
+    prefix: RelativePath
+    """Path of a shard: this, its number with at least five digits, and ``.parquet``."""
+    row_group_rows: RowGroupRows
+    """Rows of every row group of a shard, except the last, which has the rest."""
 
 
 class SequenceSet(Record):
@@ -67,7 +66,12 @@ class SequenceSet(Record):
     pass_number: Count
     rows: Count
     tokens: Count
-    shards: list[Shard]
+    """Lengths of all rows together."""
+    bytes: Count
+    """Bytes of all shards together."""
+    languages: dict[str, Count]
+    """Rows by language code."""
+    shards: ShardTableFile
 
     @property
     def label(self) -> str:
@@ -235,7 +239,7 @@ class Manifest(Record):
     """All that a reader of a corpus needs to know. Paths are relative to the manifest's folder."""
 
     format: Literal["bertmill-corpus"] = MANIFEST_FORMAT
-    version: Literal[2] = MANIFEST_VERSION
+    version: Literal[3] = MANIFEST_VERSION
     objective: Literal["nsp", "sop", "none"]
     label_convention: dict[str, str]
     """next_sentence_label -> meaning."""
@@ -259,11 +263,6 @@ class Manifest(Record):
     sha256: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     """SHA-256 of the manifest without this field. `dump_manifest` sets it."""
 
-    @property
-    def shards(self) -> list[Shard]:
-        """The shards of all sets, in order."""
-        return [shard for entry in self.sets for shard in entry.shards]
-
 
 def manifest_schema() -> dict[str, Any]:
     """The JSON Schema of a manifest, derived from the classes."""
@@ -273,7 +272,7 @@ def manifest_schema() -> dict[str, Any]:
 
 def dump_manifest(manifest: Manifest) -> bytes:
     """The manifest as UTF-8 JSON with its hash, sorted keys and a newline at the end."""
-    # The text is made once: a manifest of 24,000 shards has 20 MB.
+    # The text is made once: with published documents, a manifest can have many megabytes.
     raw = _canonical(manifest.model_dump(mode="json") | {"sha256": ""})
     unsealed = raw.replace(_seal_line(""), b"", 1)
     return raw.replace(_seal_line(""), _seal_line(hashlib.sha256(unsealed).hexdigest()), 1)
@@ -344,8 +343,8 @@ def _first_problem(error: ValidationError) -> str:
 def _matches_seal(raw: bytes, digest: str) -> bool:
     """Whether ``raw`` without the line of its hash has this digest, as in every manifest that a build writes.
 
-    False for other layouts of the same content. A large manifest has 20 MB, which would be written again at
-    every start otherwise.
+    False for other layouts of the same content. A large manifest would be written again at every start
+    otherwise.
     """
     before, separator, after = raw.partition(_seal_line(digest))
     if not separator:

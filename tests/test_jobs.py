@@ -8,9 +8,9 @@ import transformers
 
 from bertmill.fill_masks import fill_masks
 from cluster import storage
+from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.wordpiece.tokenization import WordPieceTokenizer
 from pipeline.wordpiece.vocabulary import load_vocabulary
-from schemas.manifest import parse_manifest
 from tests.infra.job_metrics import SubmittedJobs
 from tests.support.submitted_jobs import LONG_STEPS, STEPS
 from trainer.checkpoint.reading import latest_verified
@@ -28,8 +28,8 @@ def home(submitted_jobs: SubmittedJobs) -> Path:
 
 def test_the_corpus_outlasts_the_job(home: Path) -> None:
     corpus = home / "runs/demo/corpus"
-    manifest = parse_manifest((corpus / "manifest.json").read_bytes(), "manifest.json")
-    shards = manifest.shards
+    files = CorpusFiles.open(str(corpus))
+    shards = [shard for entry in files.manifest.sets for shard in files.shards(entry)]
     assert shards
     assert all((corpus / shard.path).stat().st_size == shard.bytes for shard in shards)
 

@@ -116,14 +116,13 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     instances = timed(
         "instances", lambda: stage_instances.run_instances(config, work, extracted, dedup, split, vocabulary)
     )
-    shards = [shard for entry in instances.sets for shard in entry.shards]
     # One task for any number of cores. It grows with the vocabulary, not with the corpus.
     seconds["vocabulary"] -= _Immediately.training_seconds
     text = sum(part.text_bytes for part in extracted.parts)
-    tokens = sum(shard.tokens for shard in shards)
+    tokens = sum(entry.tokens for entry in instances.sets)
     copies = len(config.instances.lengths) * config.instances.passes
     sizes = {
-        "shards": sum(shard.bytes for shard in shards),
+        "shards": sum(entry.bytes for entry in instances.sets),
         "documents": sum(storage.size(part.uri) for part in extracted.parts),
     }
     return {

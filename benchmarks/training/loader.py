@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import torch
 
 from schemas.columns.shards import ROW_GROUP_ROWS, SHARD
-from tests.support.manifests import sealed, set_entry
+from tests.support.manifests import set_entry, write_manifest
 from tests.trainer.synthetic import manifest, shard_entry, vocabulary
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import Ranks
@@ -66,14 +66,24 @@ def write_shard(path: Path, length: int, groups: int, seed: int) -> dict[str, An
     return shard_entry(path, ["en"] * rows)
 
 
-def write_manifest(folder: Path, name: str, shards_of_length: dict[int, list[dict[str, Any]]]) -> Path:
+def write_corpus(folder: Path, name: str, shards_of_length: dict[int, list[dict[str, Any]]]) -> Path:
     """Writes a manifest of these shards, with a vocabulary beside it."""
     (folder / "tokenizer").mkdir(exist_ok=True)
     (folder / "tokenizer" / "vocab.txt").write_bytes(vocabulary(VOCABULARY))
     sets = [set_entry(f"len{length}", length, 0, shards) for length, shards in shards_of_length.items()]
     path = folder / name
-    path.write_bytes(sealed(manifest(sets, VOCABULARY, "nsp")))
+    write_manifest(path, manifest(sets, VOCABULARY, "nsp"))
     return path
+
+
+def links(folder: Path, file: Path, shard: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The entries of ``count`` shards in ``folder`` that are links to one file."""
+    (folder / "len128").mkdir(parents=True, exist_ok=True)
+    paths = [f"len128/shard-{number:05d}.parquet" for number in range(count)]
+    for path in paths:
+        (folder / path).unlink(missing_ok=True)
+        (folder / path).hardlink_to(file)
+    return [{**shard, "path": path} for path in paths]
 
 
 def config_of(manifest: Path, length: int, batch: int, steps: int, **data: Any) -> TrainConfig:
@@ -128,10 +138,13 @@ def main() -> None:
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="bertmill-loader-"))
     folder.mkdir(parents=True, exist_ok=True)
     shards = {
-        length: [write_shard(folder / f"len{length}" / f"{i}.parquet", length, groups, i) for i in range(2)]
+        length: [
+            write_shard(folder / f"len{length}" / f"shard-{i:05d}.parquet", length, groups, i)
+            for i in range(2)
+        ]
         for length, groups in ((128, GROUPS), (512, GROUPS // 4))
     }
-    corpus = arguments.manifest or write_manifest(folder, "manifest.json", shards)
+    corpus = arguments.manifest or write_corpus(folder, "manifest.json", shards)
     print("| length | ranks | global batch | masks | window | tokens/s of a core | packing | GPUs per core |")
     print("|---|---|---|---|---|---|---|---|")
     lengths = sorted({one["max_seq_length"] for one in json.loads(corpus.read_bytes())["sets"]})
@@ -147,8 +160,8 @@ def main() -> None:
             tokens, packed = rate(config, world)
             row = (length, world, batch, masking, window, f"{tokens:,.0f}", f"{packed:.3f}")
             print("|", *(f"{cell} |" for cell in (*row, f"{tokens / GPU_TOKENS:.1f}")))
-    repeated = shards[128][:1] * BILLION_SHARDS
-    billion = write_manifest(folder, "billion.json", {128: repeated})
+    repeated = links(folder / "billion", folder / shards[128][0]["path"], shards[128][0], BILLION_SHARDS)
+    billion = write_corpus(folder / "billion", "manifest.json", {128: repeated})
     rows = sum(shard["rows"] for shard in repeated)
     config = config_of(billion, 128, 4096, 2 * rows // 4096, shuffle_window=8)
     print(f"\n{rows:,} rows in {len(repeated):,} shards\n")

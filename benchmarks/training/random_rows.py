@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from schemas.columns.shards import SHARD
-from tests.support.manifests import sealed, set_entry
+from tests.support.manifests import set_entry, write_manifest
 from tests.trainer.synthetic import FIRST_WORD, LANGUAGES, manifest, shard_entry, vocabulary
 
 ROWS = {128: 16384, 512: 8192}
@@ -61,5 +61,5 @@ def write_rows(folder: Path, length: int, vocab: int, kind: str) -> Path:
     entry = set_entry(f"train-{length}", length, 0, [shard_entry(shard, languages)])
     (path.parent / "tokenizer").mkdir()
     (path.parent / "tokenizer" / "vocab.txt").write_bytes(vocabulary(vocab))
-    path.write_bytes(sealed(manifest([entry], vocab, "nsp")))
+    write_manifest(path, manifest([entry], vocab, "nsp"))
     return path

@@ -10,7 +10,7 @@ import model_tables
 import pyarrow as pa
 
 from schemas import labels, manifest
-from schemas.columns import documents, published_documents, shards
+from schemas.columns import documents, published_documents, shard_table, shards
 
 _COMMENTED_FIELD = re.compile(r'((?:^ +#[^\n]*\n)*)^ +pa\.field\("(\w+)"', re.M)
 
@@ -59,6 +59,9 @@ def _manifest_page() -> Iterator[str]:
         "Readers follow it and never list a folder. It holds no time, host or path outside the corpus, so "
         f"equal builds write equal manifests. This page describes version {manifest.MANIFEST_VERSION}."
     )
+    yield from ("", "## Columns of a shard table", "")
+    yield "A set names its shards in a Parquet file, `sets.N.shards.path`."
+    yield from ("", *_columns(shard_table, shard_table.SHARD_TABLE))
     yield from ("", *model_tables.sections(manifest.Manifest))
     text = json.dumps(manifest.manifest_schema(), indent=1)
     yield from ("## JSON Schema", "", '??? note "The whole schema"', "", "    ```json")

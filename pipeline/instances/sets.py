@@ -1,5 +1,7 @@
 """The sets of the manifest and their counts, collected from the markers of all slots."""
 
+import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,16 +10,19 @@ from pipeline.config import BuildConfig, SequenceLength
 from pipeline.engine.commit import Marker
 from pipeline.instances.counts import add_counts
 from pipeline.instances.sampling import SamplingPlan
-from pipeline.instances.slots import SlotPlan
+from pipeline.instances.shards import WrittenShard
+from pipeline.instances.slots import SlotPlan, side_name
+from schemas.columns.shards import ROW_GROUP_ROWS
 from schemas.instance_counts import InstanceCounts
-from schemas.manifest import SequenceSet, Shard
+from schemas.manifest import SequenceSet, ShardTableFile
+from schemas.shard_tables import ShardTable
 
 
 @dataclass(frozen=True)
 class SlotCounts:
     """The shards of one slot and what was counted, by the name of their set (`set_name`)."""
 
-    shards: dict[str, Shard] = field(default_factory=dict)
+    shards: dict[str, WrittenShard] = field(default_factory=dict)
     languages: dict[str, dict[str, InstanceCounts]] = field(default_factory=dict)
     """Set name -> language -> counts."""
 
@@ -27,6 +32,8 @@ class InstancesResult:
     """The result of the stage."""
 
     sets: list[SequenceSet]
+    shard_tables: dict[str, bytes]
+    """Path below the corpus -> the file that holds the shards of a set."""
     counts: dict[str, dict[str, InstanceCounts]]
     """Set label (name/split/pass) -> language -> counts."""
     sampling: SamplingPlan
@@ -48,29 +55,41 @@ def collect(
 ) -> InstancesResult:
     """The manifest's sets in order and the counts by set and language, from the ``markers`` of all slots."""
     sets: list[SequenceSet] = []
+    tables: dict[str, bytes] = {}
     counts: dict[str, dict[str, InstanceCounts]] = {}
     for length in config.instances.lengths:
         passes = [("train", number) for number in range(slots.passes)]
         for split, number in [*passes, ("validation", 0)]:
-            chosen = [
-                markers[slots.name(slot)].counts
+            chosen = {
+                slots.split_pass_bucket(slot)[2]: markers[slots.name(slot)].counts
                 for slot in range(slots.count)
                 if slots.split_pass_bucket(slot)[:2] == (split, number)
-            ]
-            entry = _set_entry(length, "train" if split == "train" else "validation", number, chosen)
+            }
+            entry, table = _set_entry(length, "train" if split == "train" else "validation", number, chosen)
             sets.append(entry)
+            tables[entry.shards.path] = table
             total = counts.setdefault(entry.label, {})
-            for slot_counts in chosen:
+            for slot_counts in chosen.values():
                 add_counts(total, slot_counts.languages.get(entry.name, {}))
-    return InstancesResult(sets, counts, slots.train, word_list)
+    return InstancesResult(sets, tables, counts, slots.train, word_list)
 
 
 def _set_entry(
-    length: SequenceLength, split: Literal["train", "validation"], number: int, slots: list[SlotCounts]
-) -> SequenceSet:
-    name = set_name(length.max_seq_length)
-    shards = [slot.shards[name] for slot in slots if name in slot.shards]
-    return SequenceSet(
+    length: SequenceLength,
+    split: Literal["train", "validation"],
+    number: int,
+    slots: Mapping[int, SlotCounts],
+) -> tuple[SequenceSet, bytes]:
+    """A set and the file of its shard table, from its slots by bucket."""
+    name, side = set_name(length.max_seq_length), side_name(split, number)
+    numbered = [(bucket, slot.shards[name]) for bucket, slot in slots.items() if name in slot.shards]
+    shards = [shard for _, shard in numbered]
+    languages: Counter[str] = Counter()
+    for shard in shards:
+        languages.update(shard.languages)
+    prefix = shard_prefix(name, side)
+    table = ShardTable.of(prefix, numbered).encode()
+    entry = SequenceSet(
         name=name,
         split=split,
         max_seq_length=length.max_seq_length,
@@ -78,8 +97,26 @@ def _set_entry(
         pass_number=number,
         rows=sum(shard.rows for shard in shards),
         tokens=sum(shard.tokens for shard in shards),
-        shards=shards,
+        bytes=sum(shard.bytes for shard in shards),
+        languages=dict(sorted(languages.items())),
+        shards=ShardTableFile(
+            path=f"manifest/{name}-{side}.parquet",
+            sha256=hashlib.sha256(table).hexdigest(),
+            count=len(shards),
+            prefix=prefix,
+            row_group_rows=ROW_GROUP_ROWS,
+        ),
     )
+    return entry, table
+
+
+def shard_prefix(name: str, side: str) -> str:
+    """What the paths of all shards of the set ``name`` start with, on one side of the split (`side_name`).
+
+    >>> shard_prefix("len128", "train-p00")
+    'data/len128/train-p00-'
+    """
+    return f"data/{name}/{side}-"
 
 
 def totals(counts: Mapping[str, InstanceCounts]) -> InstanceCounts:

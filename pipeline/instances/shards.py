@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from cluster import storage
 from schemas.columns.shards import ROW_GROUP_ROWS, SHARD
 from schemas.errors import CorpusError
-from schemas.manifest import Shard
+from schemas.instance_counts import Count
+from schemas.shard_tables import Shard
 
 # Ids vary only in their two low bytes. In byte planes the high bytes cost almost nothing, and the low bytes
 # compress better than with a dictionary of subwords in every row group.
@@ -25,6 +26,13 @@ _DICTIONARIES = ["lang", "document_key"]
 _STATISTICS = ["segment_a_length", "next_sentence_label", "length", "lang"]
 # Byte planes have few repeats that a higher level could find: on Wikipedia text, level 1 is as small as 9.
 _LEVEL = 1
+
+
+class WrittenShard(Shard):
+    """A shard as the slot that wrote it commits it."""
+
+    languages: dict[str, Count]
+    """Rows by language code."""
 
 
 def encode_shard(table: pa.Table) -> bytes:
@@ -49,17 +57,14 @@ def encode_shard(table: pa.Table) -> bytes:
     return bytes(sink.getvalue())
 
 
-def shard_entry(table: pa.Table, data: bytes, path: str) -> Shard:
-    """The manifest's entry for the shard ``data`` of the rows ``table`` at ``path`` below the corpus."""
-    rows = table.num_rows
-    full, rest = divmod(rows, ROW_GROUP_ROWS)
-    return Shard(
+def shard_entry(table: pa.Table, data: bytes, path: str) -> WrittenShard:
+    """The entry for the shard ``data`` of the rows ``table`` at ``path`` below the corpus."""
+    return WrittenShard(
         path=path,
-        rows=rows,
+        rows=table.num_rows,
         tokens=int(np.asarray(table.column("length"), dtype=np.int64).sum()),
         bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
-        row_groups=[ROW_GROUP_ROWS] * full + ([rest] if rest else []),
         languages=language_counts(table),
     )
 
@@ -70,8 +75,8 @@ def language_counts(table: pa.Table) -> dict[str, int]:
     return dict(sorted((each["values"], each["counts"]) for each in counts.to_pylist()))
 
 
-def write_shard(table: pa.Table, corpus: str, path: str) -> Shard:
-    """Writes the table to ``path`` below the folder or URI ``corpus``. Returns its manifest entry."""
+def write_shard(table: pa.Table, corpus: str, path: str) -> WrittenShard:
+    """Writes the table to ``path`` below the folder or URI ``corpus``. Returns its entry."""
     data = encode_shard(table)
     storage.put_bytes(storage.join(corpus, path), data)
     return shard_entry(table, data, path)

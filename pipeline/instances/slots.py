@@ -43,8 +43,16 @@ class SlotPlan:
     def name(self, slot: int) -> str:
         """The unit id of a slot, which also names its shards."""
         split, pass_number, bucket = self.split_pass_bucket(slot)
-        middle = f"p{pass_number:02d}-" if split == "train" else ""
-        return f"{split}-{middle}{bucket:05d}"
+        return f"{side_name(split, pass_number)}-{bucket:05d}"
+
+
+def side_name(split: str, pass_number: int) -> str:
+    """What the names of all slots of one pass on one side of the split start with.
+
+    >>> side_name("train", 3), side_name("validation", 0)
+    ('train-p03', 'validation')
+    """
+    return f"train-p{pass_number:02d}" if split == "train" else split
 
 
 def plan_slots(config: BuildConfig, counts: Mapping[str, SplitCounts]) -> SlotPlan:

@@ -36,7 +36,8 @@ def dataset_card(manifest: Manifest) -> str:
 
 Masked LM sequences{_objective(manifest)}, built by bertmill {manifest.code_version} from
 {manifest.counts.pages.pages_seen:,} pages, of which {manifest.counts.documents:,} became documents.
-`manifest.json` names every shard with its rows, bytes and SHA-256. Readers follow it and never list a folder.
+`manifest.json` describes the sets. The tables in `manifest/` list the shards of each set, with rows, bytes
+and SHA-256.
 
 ## Columns
 
@@ -85,9 +86,9 @@ def _configs(manifest: Manifest) -> list[dict[str, Any]]:
     by_name: dict[str, dict[str, list[str]]] = {}
     for entry in manifest.sets:
         # load_dataset refuses a split without files, such as the held-out split of a very small corpus.
-        if entry.shards:
+        if entry.shards.count:
             splits = by_name.setdefault(entry.name, {})
-            splits.setdefault(entry.split, []).extend(shard.path for shard in entry.shards)
+            splits.setdefault(entry.split, []).append(f"{entry.shards.prefix}*.parquet")
     return [
         {
             "config_name": name,

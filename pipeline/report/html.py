@@ -238,10 +238,9 @@ def _set_table(manifest: Manifest) -> str:
     header = ["set", "split", "pass", "shards", "sequences", "tokens", "bytes", "bytes per token"]
     rows = []
     for entry in manifest.sets:
-        size = sum(shard.bytes for shard in entry.shards)
-        share = f"{size / entry.tokens:.2f}" if entry.tokens else "-"
-        fixed = [entry.name, entry.split, entry.pass_number, len(entry.shards)]
-        rows.append([*fixed, entry.rows, entry.tokens, size, share])
+        share = f"{entry.bytes / entry.tokens:.2f}" if entry.tokens else "-"
+        fixed = [entry.name, entry.split, entry.pass_number, entry.shards.count]
+        rows.append([*fixed, entry.rows, entry.tokens, entry.bytes, share])
     return table(header, rows)
 
 

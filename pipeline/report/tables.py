@@ -98,8 +98,8 @@ def _fit(languages: Mapping[str, LanguageCounts]) -> str:
 
 def _sets(manifest: Manifest) -> str:
     rows = [
-        [entry.name, entry.split, entry.pass_number, len(entry.shards), entry.rows, entry.tokens,
-         sum(shard.bytes for shard in entry.shards) / 1e6]
+        [entry.name, entry.split, entry.pass_number, entry.shards.count, entry.rows, entry.tokens,
+         entry.bytes / 1e6]
         for entry in manifest.sets
     ]  # fmt: skip
     return table(["set", "split", "pass", "shards", "sequences", "tokens", "MB"], rows)

@@ -23,9 +23,9 @@ from pipeline.instances.bucket import TOKENIZED, BucketDocuments, identities
 from pipeline.instances.counts import COUNTS_VERSION
 from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.instances.sampling import SamplingPlan
-from pipeline.instances.sets import InstancesResult, SlotCounts, collect, set_name
+from pipeline.instances.sets import InstancesResult, SlotCounts, collect, set_name, shard_prefix
 from pipeline.instances.shards import write_shard
-from pipeline.instances.slots import SlotPlan, plan_slots
+from pipeline.instances.slots import SlotPlan, plan_slots, side_name
 from pipeline.instances.word_lists import copy_word_list, load_word_list
 from pipeline.stages.dedup import DedupResult
 from pipeline.stages.extract import ExtractResult
@@ -36,6 +36,7 @@ from pipeline.wordpiece.hub_tokenizer import Encoder, open_encoder
 from pipeline.wordpiece.vocabulary import Vocabulary
 from schemas.arrays import I64, U64
 from schemas.columns.shards import SHARDS_VERSION
+from schemas.shard_tables import shard_path
 
 
 def run_instances(
@@ -164,8 +165,7 @@ def make_slot(
 
     ``word_list`` is the SHA-256 of the corpus's word list, if it has one.
     """
-    _, pass_number, _ = slots.split_pass_bucket(slot)
-    name = slots.name(slot)
+    split, pass_number, number = slots.split_pass_bucket(slot)
     bucket = BucketDocuments.from_table(table)
     counts = SlotCounts()
     segmenter = load_word_list(config.output, word_list, tuple(vocabulary.pieces)) if word_list else None
@@ -175,7 +175,8 @@ def make_slot(
         label = set_name(length.max_seq_length)
         counts.languages[label] = dict(sorted(instances.counts.items()))
         if instances.table.num_rows:
-            counts.shards[label] = write_shard(instances.table, config.output, f"data/{label}/{name}.parquet")
+            path = shard_path(shard_prefix(label, side_name(split, pass_number)), number)
+            counts.shards[label] = write_shard(instances.table, config.output, path)
     files = [DataFile(shard.path, shard.rows, shard.bytes, shard.sha256) for shard in counts.shards.values()]
-    folder.commit(name, files, counts)
+    folder.commit(slots.name(slot), files, counts)
     return sum(shard.tokens for shard in counts.shards.values())

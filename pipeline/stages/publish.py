@@ -1,4 +1,4 @@
-"""Stage publish: checks that all counts balance, then writes dataset card, report and, last, the manifest."""
+"""Stage publish: checks that all counts balance, then writes card, report, tables, and last the manifest."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -60,7 +60,7 @@ class StageResults:
 def publish(
     config: BuildConfig, identity: BuildIdentity, results: StageResults, times: Sequence[Progress]
 ) -> Manifest:
-    """Writes dataset card, report and manifest, and returns the manifest.
+    """Writes dataset card, report, shard tables and manifest, and returns the manifest.
 
     Only the work folder's copy of the report shows ``times``: no published byte may depend on them. A build
     that had nothing left to do does not replace that copy. Raises CorpusError when counts do not balance.
@@ -77,6 +77,8 @@ def publish(
     if any(progress.done for progress in times):
         timed = html_report(manifest, counts, times, list(_reused(results)))
         storage.put_bytes(storage.join(output, TIMED_REPORT), timed.encode())
+    for path, table in results.instances.shard_tables.items():
+        storage.put_bytes(storage.join(output, path), table)
     storage.put_bytes(storage.join(output, MANIFEST_NAME), raw)
     return manifest
 

@@ -25,8 +25,10 @@ from pipeline.verify.self_pairs import SelfPairs
 from pipeline.verify.shard_checks import RepeatedRows, ShardDocuments, shared_documents, statistics_problems
 from schemas.arrays import U64, Flags, are_among, distinct_values
 from schemas.columns.shards import SHARD
+from schemas.errors import CorpusError
 from schemas.instance_counts import InstanceCounts
-from schemas.manifest import Manifest, SequenceSet, Shard
+from schemas.manifest import Manifest, SequenceSet
+from schemas.shard_tables import Shard, ShardTable, row_groups
 
 _PROBLEMS_PER_SHARD = 5
 _MAX_THREADS = 8
@@ -81,6 +83,8 @@ class _SetChecks:
     """Documents that the set must not have."""
     once: frozenset[str]
     """Languages of which a pass has every document once."""
+    row_group_rows: int
+    """Rows of every row group of a shard but the last."""
 
 
 def verify_corpus(uri: str) -> VerifyReport:
@@ -94,19 +98,23 @@ def verify_corpus(uri: str) -> VerifyReport:
     report.problems += [(corpus.manifest_uri, text) for text in manifest_problems(corpus.manifest)]
     unusable = [*_vocabulary_problems(corpus), *_word_list_problems(corpus)]
     report.problems += unusable
-    report.problems += _listing_problems(corpus)
+    tables = dict(_shard_tables(corpus, report))
+    report.problems += _listing_problems(corpus, tables)
     report.problems += document_problems(corpus)
     held_out: U64 | None = None
     # Held-out sets first, to compare the documents of the training shards with theirs.
     for entry in sorted(corpus.manifest.sets, key=lambda entry: entry.split == "train"):
+        if entry.label not in tables:
+            continue
         training = entry.split == "train"
         checks = _SetChecks(
             corpus,
             rules=None if unusable else corpus.row_rules(entry),
             held_out=held_out if training else None,
             once=_used_once(corpus.manifest, training=training),
+            row_group_rows=entry.shards.row_group_rows,
         )
-        documents = _verify_set(entry, checks, report)
+        documents = _verify_set(entry, tables[entry.label], checks, report)
         if not training:
             held_out = (
                 documents if held_out is None else distinct_values(np.concatenate((held_out, documents)))
@@ -114,7 +122,7 @@ def verify_corpus(uri: str) -> VerifyReport:
     return report
 
 
-def _verify_set(entry: SequenceSet, checks: _SetChecks, report: VerifyReport) -> U64:
+def _verify_set(entry: SequenceSet, shards: ShardTable, checks: _SetChecks, report: VerifyReport) -> U64:
     """Checks one set; returns the documents of its rows."""
     corpus = checks.corpus
     total = RowTally()
@@ -122,8 +130,8 @@ def _verify_set(entry: SequenceSet, checks: _SetChecks, report: VerifyReport) ->
     unshared = []
     self_pairs = judged_pairs = 0
     with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
-        results = pool.map(lambda shard: _verify_shard(shard, checks), entry.shards)
-        for shard, result in zip(entry.shards, results, strict=True):
+        results = pool.map(lambda shard: _verify_shard(shard, checks), shards)
+        for shard, result in zip(shards, results, strict=True):
             report.problems += [(corpus.uri(shard.path), text) for text in result.problems]
             report.shards += 1
             total.add(result.tally)
@@ -132,7 +140,7 @@ def _verify_set(entry: SequenceSet, checks: _SetChecks, report: VerifyReport) ->
             self_pairs += result.self_pairs
             judged_pairs += result.judged_pairs
     for number in shared_documents(unshared):
-        place = corpus.uri(entry.shards[number].path)
+        place = corpus.uri(shards[number].path)
         report.problems.append((place, "has a document that another shard of the set has too"))
     report.tally.add(total)
     place = f"{corpus.manifest_uri}: set {entry.label}"
@@ -180,13 +188,24 @@ def _word_list_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
         yield place, "is not the word list in the manifest (sha256 differs)"
 
 
-def _listing_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
-    """Files beside the shards that the manifest does not name."""
-    named = {corpus.uri(shard.path) for shard in corpus.manifest.shards}
+def _shard_tables(corpus: CorpusFiles, report: VerifyReport) -> Iterator[tuple[str, ShardTable]]:
+    """Set label -> shards, of the sets whose table is the right one. The others are problems."""
+    for entry in corpus.manifest.sets:
+        try:
+            yield entry.label, corpus.shards(entry)
+        except CorpusError as error:
+            place = corpus.uri(entry.shards.path)
+            report.problems.append((place, str(error).removeprefix(f"{place}: ")))
+
+
+def _listing_problems(corpus: CorpusFiles, tables: dict[str, ShardTable]) -> Iterator[tuple[str, str]]:
+    """Files beside the shards and their tables that the manifest does not name."""
+    named = {corpus.uri(entry.shards.path) for entry in corpus.manifest.sets}
+    named |= {corpus.uri(shard.path) for shards in tables.values() for shard in shards}
     for folder in sorted({uri.rpartition("/")[0] for uri in named}):
         for info in storage.list_files(folder):
             if info.uri not in named:
-                yield info.uri, "is beside the shards, but the manifest does not name it"
+                yield info.uri, "is beside the shards or their tables, but the manifest does not name it"
 
 
 def _verify_shard(shard: Shard, checks: _SetChecks) -> _ShardResult:
@@ -212,7 +231,7 @@ def _verify_file(file: pq.ParquetFile, shard: Shard, checks: _SetChecks, result:
         result.problems.append("does not have the columns of a shard")
         return
     groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    if groups != shard.row_groups:
+    if tuple(groups) != row_groups(shard.rows, checks.row_group_rows):
         result.problems.append("does not have the row groups in the manifest")
     rules = checks.rules
     if rules is None:
@@ -257,8 +276,6 @@ def _entry_problems(shard: Shard, result: _ShardResult) -> Iterator[str]:
         yield f"has {result.tally.sequences} rows, but the manifest says {shard.rows}"
     if result.tally.sequence_tokens != shard.tokens:
         yield f"has {result.tally.sequence_tokens} tokens, but the manifest says {shard.tokens}"
-    if dict(result.tally.languages) != shard.languages:
-        yield "does not have the rows by language in the manifest"
 
 
 def _set_problems(manifest: Manifest, entry: SequenceSet, total: RowTally, rules: RowRules) -> Iterator[str]:
@@ -266,6 +283,8 @@ def _set_problems(manifest: Manifest, entry: SequenceSet, total: RowTally, rules
     if total.sequences != entry.rows:
         # Shards are missing or damaged, which has been reported.
         return
+    if dict(total.languages) != {lang: rows for lang, rows in entry.languages.items() if rows}:
+        yield "languages is not the sum over its shards"
     counts = manifest.counts.by_set.get(entry.label)
     if counts is not None:
         for name in ("sequences", "sequence_tokens", "masked", "masked_by_mask", "masked_unchanged"):

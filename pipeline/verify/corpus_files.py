@@ -10,6 +10,7 @@ from pipeline.verify.row_checks import RowRules
 from schemas.errors import CorpusError
 from schemas.manifest import MANIFEST_NAME, Manifest, SequenceSet, parse_manifest
 from schemas.masking.targets import MaskingRule, MaskingVocabulary, Segmenter
+from schemas.shard_tables import ShardTable, parse_shard_table
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,15 @@ class CorpusFiles:
     def uri(self, path: str) -> str:
         """The URI of a path in the manifest."""
         return storage.join(self.folder, path)
+
+    def shards(self, entry: SequenceSet) -> ShardTable:
+        """The shards of a set. Raises CorpusError when its table is missing or is not the right one."""
+        uri = self.uri(entry.shards.path)
+        try:
+            raw = storage.read_bytes(uri)
+        except FileNotFoundError as error:
+            raise CorpusError(f"{uri}: is missing") from error
+        return parse_shard_table(raw, entry, uri)
 
     @cached_property
     def _vocabulary_bytes(self) -> bytes:

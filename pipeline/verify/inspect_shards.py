@@ -1,18 +1,21 @@
 """``bertmill inspect CORPUS``: rows of a shard as text, with the masked LM targets and their replacements."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from cluster import storage
 from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.verify.documents import find_documents
 from schemas.columns.shards import SHARD
 from schemas.errors import CorpusError
-from schemas.manifest import Shard
+from schemas.shard_tables import Shard, ShardTable
 from schemas.vocabulary import CONTINUATION, MASK, SPECIAL_TOKENS
 
+_THREADS = 16
 LEGEND = "⟨word⟩ replaced by [MASK] · ⟨word→other⟩ replaced by a random token · ⟨=word⟩ an unchanged target"
 
 
@@ -55,19 +58,41 @@ def inspect_rows(
 
 
 def _chosen_shard(corpus: CorpusFiles, path: str | None, lang: str | None) -> Shard:
-    for shard in corpus.manifest.shards:
-        if path is None and (lang is None or lang in shard.languages):
-            return shard
-        if path is not None and shard.path == path:
-            return shard
+    for entry in corpus.manifest.sets:
+        if path is not None:
+            index = corpus.shards(entry).find(path) if path.startswith(entry.shards.prefix) else None
+        elif lang is not None:
+            index = _first_with(corpus, corpus.shards(entry), lang) if lang in entry.languages else None
+        else:
+            index = 0 if entry.shards.count else None
+        if index is not None:
+            return corpus.shards(entry)[index]
     what = f"no shard with rows of language {lang}" if path is None else f"no shard {path}"
     raise CorpusError(f"{corpus.manifest_uri}: {what}")
 
 
-def _rows(
-    corpus: CorpusFiles, shard: Shard, start: int, rows: int, lang: str | None
-) -> Iterator[tuple[int, ShardRow]]:
-    """Row numbers and rows, read a row group at a time."""
+def _first_with(corpus: CorpusFiles, shards: ShardTable, lang: str) -> int | None:
+    """The index of the first shard with rows of ``lang``. Reads the languages of several shards at a time."""
+
+    def has_rows(index: int) -> bool:
+        shard = shards[index]
+        try:
+            languages = _open(corpus, shard).read(["lang"], use_threads=False)["lang"]
+        except (pa.ArrowException, OSError) as error:
+            raise CorpusError(f"{corpus.uri(shard.path)}: cannot be read: {error}") from error
+        return lang in languages.unique().to_pylist()
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for start in range(0, len(shards), _THREADS):
+            indices = range(start, min(start + _THREADS, len(shards)))
+            for index, found in zip(indices, pool.map(has_rows, indices), strict=True):
+                if found:
+                    return index
+    return None
+
+
+def _open(corpus: CorpusFiles, shard: Shard) -> pq.ParquetFile:
+    """Raises CorpusError when the file is missing or is not a shard."""
     uri = corpus.uri(shard.path)
     try:
         file = storage.parquet_file(uri)
@@ -75,6 +100,14 @@ def _rows(
         raise CorpusError(f"{uri}: the shard is missing") from error
     if not file.schema_arrow.equals(SHARD):
         raise CorpusError(f"{uri}: does not have the columns of a shard")
+    return file
+
+
+def _rows(
+    corpus: CorpusFiles, shard: Shard, start: int, rows: int, lang: str | None
+) -> Iterator[tuple[int, ShardRow]]:
+    """Row numbers and rows, read a row group at a time."""
+    uri, file = corpus.uri(shard.path), _open(corpus, shard)
     left, first = rows, 0
     for group in range(file.num_row_groups):
         count = file.metadata.row_group(group).num_rows

@@ -14,18 +14,11 @@ def manifest_problems(manifest: Manifest) -> Iterator[str]:
         yield f"label_convention is not that of {objective}"
     labels = Counter(entry.label for entry in manifest.sets)
     yield from (f"duplicate set {label}" for label, count in labels.items() if count > 1)
-    paths = Counter(shard.path for shard in manifest.shards)
-    yield from (f"duplicate shard {path}" for path, count in paths.items() if count > 1)
+    prefixes = Counter(entry.shards.prefix for entry in manifest.sets)
+    yield from (f"two sets have shards {prefix}..." for prefix, count in prefixes.items() if count > 1)
     for entry in manifest.sets:
-        if entry.rows != sum(shard.rows for shard in entry.shards):
-            yield f"set {entry.label}: rows is not the sum over its shards"
-        if entry.tokens != sum(shard.tokens for shard in entry.shards):
-            yield f"set {entry.label}: tokens is not the sum over its shards"
-    for shard in manifest.shards:
-        if sum(shard.row_groups) != shard.rows:
-            yield f"{shard.path}: row_groups do not add up to rows"
-        if sum(shard.languages.values()) != shard.rows:
-            yield f"{shard.path}: languages do not add up to rows"
+        if entry.rows != sum(entry.languages.values()):
+            yield f"set {entry.label}: languages do not add up to rows"
     yield from _count_problems(manifest, set(labels))
     yield from _language_problems(manifest)
 
@@ -40,16 +33,16 @@ def _count_problems(manifest: Manifest, labels: set[str]) -> Iterator[str]:
 
 
 def _language_problems(manifest: Manifest) -> Iterator[str]:
-    """Accounts of the languages that do not balance, or differ from the shards or the totals."""
+    """Accounts of the languages that do not balance, or differ from the sets or the totals."""
     rows: Counter[str] = Counter()
-    for shard in manifest.shards:
-        rows.update(shard.languages)
+    for entry in manifest.sets:
+        rows.update(entry.languages)
     yield from (
         f"language {lang} has rows but no counts" for lang in sorted(rows.keys() - manifest.languages)
     )
     for lang, counts in manifest.languages.items():
         if counts.sequences != rows[lang]:
-            yield f"language {lang}: sequences is {counts.sequences}, but the shards have {rows[lang]} rows"
+            yield f"language {lang}: sequences is {counts.sequences}, but the sets have {rows[lang]} rows"
         yield from (f"language {lang}: {problem}" for problem in _account_problems(counts))
     if manifest.counts.documents != sum(counts.documents for counts in manifest.languages.values()):
         yield "counts: documents is not the sum over the languages"

@@ -1,8 +1,8 @@
 """A small finished corpus: two languages, two lengths, two passes, held-out documents, two buckets."""
 
 import hashlib
-import json
 import shutil
+from collections import Counter
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from pipeline.instances.shards import encode_shard, shard_entry, write_shard
 from schemas.instance_counts import InstanceCounts
 from schemas.masking.targets import MaskingRule, MaskingVocabulary, offsets_of
 from schemas.vocabulary import SPECIAL_TOKENS
-from tests.support.manifests import language_counts, manifest_body, sealed, set_entry
+from tests.support.manifests import language_counts, manifest_body, read_manifest, set_entry, write_manifest
 from tests.support.reference_instances import golden_corpus, golden_vocabulary
 
 LENGTHS = {64: 10, 128: 20}
@@ -35,11 +35,13 @@ class SmallCorpus:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        return dict(json.loads(self.manifest_path.read_bytes()))
+        """With the shards of each set as a list."""
+        return read_manifest(self.manifest_path)
 
     def rewrite_manifest(self, manifest: dict[str, Any]) -> None:
         """As a careful forger would: with the seal of the new text."""
-        self.manifest_path.write_bytes(sealed(manifest))
+        shutil.rmtree(self.folder / "manifest", ignore_errors=True)
+        write_manifest(self.manifest_path, manifest)
 
     def shard(self, number: int = 0) -> Path:
         entries = [shard for entry in self.manifest["sets"] for shard in entry["shards"]]
@@ -59,15 +61,23 @@ class SmallCorpus:
                     entry["shards"][index] = shard_entry(table, data, shard["path"]).model_dump()
             for name in ("rows", "tokens"):
                 entry[name] = sum(shard[name] for shard in entry["shards"])
+            count_languages(self.folder, entry)
         count_sequences(manifest)
         self.rewrite_manifest(manifest)
 
 
+def count_languages(folder: Path, entry: dict[str, Any]) -> None:
+    """Makes the set's rows by language fit its shards."""
+    languages: Counter[str] = Counter()
+    for shard in entry["shards"]:
+        languages.update(pq.read_table(folder / shard["path"], columns=["lang"])["lang"].to_pylist())
+    entry["languages"] = dict(languages)
+
+
 def count_sequences(manifest: dict[str, Any]) -> None:
-    """Makes the counts of the languages fit the shards."""
+    """Makes the counts of the languages fit the sets."""
     for lang, counts in manifest["languages"].items():
-        shards = [shard for entry in manifest["sets"] for shard in entry["shards"]]
-        counts["sequences"] = sum(shard["languages"].get(lang, 0) for shard in shards)
+        counts["sequences"] = sum(entry["languages"].get(lang, 0) for entry in manifest["sets"])
 
 
 def small_bucket(numbers: list[int]) -> BucketDocuments:
@@ -133,6 +143,7 @@ def _build(folder: Path, objective: str, unit: str) -> None:
             entry = set_entry(
                 f"len{length}", length, number, shards, split=split, max_predictions=predictions
             )
+            count_languages(folder, entry)
             sets.append(entry)
             by_set[f"len{length}/{split}/{number}"] = asdict(total)
     corpus = SmallCorpus(folder)

@@ -1,10 +1,26 @@
-"""Corpus manifests for tests in their JSON form, which tests edit. `sealed` writes them as a build does."""
+"""Corpus manifests for tests in a JSON form that tests edit, with the shards of a set as a list.
 
+`write_manifest` writes them as a build does, with the shards in tables.
+"""
+
+import hashlib
 import json
+import re
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
+from schemas.columns.shards import ROW_GROUP_ROWS
 from schemas.labels import LABEL_CONVENTIONS
-from schemas.manifest import MANIFEST_FORMAT, MANIFEST_VERSION, dump_manifest, validate_manifest
+from schemas.manifest import (
+    MANIFEST_FORMAT,
+    MANIFEST_VERSION,
+    dump_manifest,
+    validate_manifest,
+)
+from schemas.shard_tables import Shard, ShardTable, row_groups
 
 MASKING = {
     "unit": "whole_word",
@@ -57,7 +73,11 @@ def language_counts(**fields: Any) -> dict[str, Any]:
 def set_entry(
     name: str, max_seq_length: int, pass_number: int, shards: list[dict[str, Any]], **fields: Any
 ) -> dict[str, Any]:
-    """A training set of these shards."""
+    """A training set of these shards.
+
+    A shard has path, rows, tokens, bytes, sha256, languages (unless ``fields`` has those of the set) and, if
+    not all row groups have 1,024 rows, row_groups.
+    """
     return {
         "name": name,
         "split": "train",
@@ -73,4 +93,69 @@ def set_entry(
 
 def sealed(body: dict[str, Any]) -> bytes:
     """The bytes of the manifest file. Raises CorpusError when a field is wrong."""
-    return dump_manifest(validate_manifest(json.dumps(body).encode(), "manifest to write"))
+    return dump_manifest(validate_manifest(json.dumps(with_tables(body)[0]).encode(), "manifest to write"))
+
+
+def write_manifest(path: Path, body: dict[str, Any]) -> Path:
+    """Writes the manifest and the shard tables of the sets whose shards are given as a list."""
+    path.write_bytes(sealed(body))
+    for name, table in with_tables(body)[1].items():
+        (path.parent / name).parent.mkdir(exist_ok=True)
+        (path.parent / name).write_bytes(table)
+    return path
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest with each set's shards as a list, as `write_manifest` takes it. Checks nothing."""
+    body: dict[str, Any] = json.loads(path.read_bytes())
+    del body["sha256"]
+    for entry in body["sets"]:
+        file = entry["shards"]
+        table = ShardTable(file["prefix"], pq.read_table(path.parent / file["path"]))
+        entry["shards"] = [
+            {**shard.model_dump(), "row_groups": list(row_groups(shard.rows, file["row_group_rows"]))}
+            for shard in table
+        ]
+        del entry["bytes"]
+    return body
+
+
+def with_tables(body: dict[str, Any]) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """The manifest's JSON with each list of shards as a table, and path -> bytes of these tables."""
+    tables: dict[str, bytes] = {}
+    sets = []
+    for entry in body["sets"]:
+        shards = entry["shards"]
+        if isinstance(shards, list):
+            path = f"manifest/{entry['name']}-{entry['split']}-{entry['pass_number']}.parquet"
+            file, tables[path] = _table_of(shards, path)
+            sums = {"bytes": sum(shard["bytes"] for shard in shards), "languages": rows_by_language(shards)}
+            sets.append({**sums, **entry, "shards": file})
+        else:
+            sets.append(entry)
+    return {**body, "sets": sets}, tables
+
+
+def rows_by_language(shards: list[dict[str, Any]]) -> dict[str, int]:
+    """The sums of what the shards' entries say."""
+    languages: Counter[str] = Counter()
+    for shard in shards:
+        languages.update(shard.get("languages", {}))
+    return dict(languages)
+
+
+def _table_of(shards: list[dict[str, Any]], path: str) -> tuple[dict[str, Any], bytes]:
+    """The manifest's entry for the table at ``path``, and its bytes. All shards have one prefix."""
+    numbered = []
+    prefix = "data/none-"
+    for shard in shards:
+        prefix, number = re.fullmatch(r"(.*?)(\d{5})\.parquet", shard["path"]).groups()  # type: ignore[union-attr]
+        fields = {name: shard[name] for name in Shard.model_fields}
+        numbered.append((int(number), Shard(**fields)))
+    groups = [rows for shard in shards for rows in shard.get("row_groups", [ROW_GROUP_ROWS])]
+    table = ShardTable.of(prefix, numbered).encode()
+    file = {
+        "path": path, "sha256": hashlib.sha256(table).hexdigest(), "count": len(shards), "prefix": prefix,
+        "row_group_rows": max(groups, default=ROW_GROUP_ROWS),
+    }  # fmt: skip
+    return file, table

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from schemas.columns.shards import SHARD
 from schemas.labels import NO_LABEL
-from tests.support.manifests import language_counts, manifest_body, sealed, set_entry
+from tests.support.manifests import language_counts, manifest_body, set_entry, write_manifest
 
 SPECIAL_IDS = {"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "[SEP]": 3, "[MASK]": 4}
 FIRST_WORD = 5
@@ -124,8 +124,7 @@ def write_corpus(
     pieces = vocabulary(vocab_size)
     (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer" / "vocab.txt").write_bytes(pieces)
-    path.write_bytes(sealed(manifest(sets, vocab_size, objective)))
-    return path
+    return write_manifest(path, manifest(sets, vocab_size, objective))
 
 
 def vocabulary(size: int) -> bytes:

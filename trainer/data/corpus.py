@@ -5,26 +5,32 @@ import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 
 from cluster import storage
 from schemas.errors import ConfigError, CorpusError
 from schemas.labels import LABEL_CONVENTIONS
-from schemas.manifest import Manifest, Shard, parse_manifest
+from schemas.manifest import Manifest, parse_manifest
 from trainer.checkpoint.manifest import TOKENIZER_FILES
 from trainer.data.order import SampleOrder
 from trainer.data.row_groups import RowLimits
-from trainer.data.rows import ShardPlace, open_shard
+from trainer.data.rows import PassShards, ShardPlace, open_shard
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A parsed manifest."""
+    """A parsed manifest, and the shards of its sets."""
 
     uri: str
     """Of the manifest."""
     manifest: Manifest
     digest: str
     """SHA-256 of the manifest's bytes."""
+
+    @cached_property
+    def _shards(self) -> list[PassShards]:
+        """The shards of each set. All readers of this corpus share the tables."""
+        return [PassShards(self.folder, entry) for entry in self.manifest.sets]
 
     @property
     def objective(self) -> str:
@@ -62,25 +68,26 @@ class Corpus:
         sets = self.manifest.sets
         return sorted({entry.max_seq_length for entry in sets if entry.split == split and entry.rows})
 
-    def passes(self, max_seq_length: int, split: str = "train") -> list[list[ShardPlace]]:
+    def passes(self, max_seq_length: int, split: str = "train") -> list[PassShards]:
         """The shards of each pass over one length. Raises CorpusError when a pass is missing."""
         chosen = [
-            entry
-            for entry in self.manifest.sets
-            if entry.split == split and entry.max_seq_length == max_seq_length and entry.rows
+            shards
+            for shards in self._shards
+            if shards.entry.split == split
+            and shards.entry.max_seq_length == max_seq_length
+            and shards.entry.rows
         ]
-        chosen.sort(key=lambda entry: entry.pass_number)
-        numbers = [entry.pass_number for entry in chosen]
+        chosen.sort(key=lambda shards: shards.entry.pass_number)
+        numbers = [shards.entry.pass_number for shards in chosen]
         if numbers != list(range(len(numbers))):
             raise CorpusError(
                 f"{self.uri}: length {max_seq_length} has the passes {numbers}, not 0, 1, 2 ..."
             )
-        return [[self._place(shard) for shard in entry.shards] for entry in chosen]
+        return chosen
 
-    def order(self, max_seq_length: int, seed: int, window: int = 1) -> SampleOrder:
+    def order(self, max_seq_length: int, seed: int, window: int = 1, split: str = "train") -> SampleOrder:
         """The training order of one length."""
-        passes = [[shard.row_groups for shard in shards] for shards in self.passes(max_seq_length)]
-        return SampleOrder(passes, seed, window)
+        return SampleOrder([shards.rows for shards in self.passes(max_seq_length, split)], seed, window)
 
     def limits(self, max_seq_length: int) -> RowLimits:
         """The limits that every row of this length must keep."""
@@ -91,14 +98,6 @@ class Corpus:
             pairs=self.objective != "none",
             languages=self.languages,
             never_masked=tuple(special[name] for name in ("[CLS]", "[SEP]", "[PAD]") if name in special),
-        )
-
-    def _place(self, shard: Shard) -> ShardPlace:
-        return ShardPlace(
-            uri=storage.join(self.folder, shard.path),
-            size=shard.bytes,
-            sha256=shard.sha256,
-            row_groups=tuple(shard.row_groups),
         )
 
 
@@ -119,9 +118,9 @@ def open_corpus(uri: str) -> Corpus:
             f"{uri}: label_convention is {json.dumps(convention)}, but for {corpus.objective} it must be"
             f" {json.dumps(expected)}"
         )
-    for shard in corpus.manifest.shards:
-        if sum(shard.row_groups) != shard.rows:
-            raise CorpusError(f"{uri}: {shard.path}: row_groups do not add up to rows")
+    for entry in corpus.manifest.sets:
+        for language in entry.languages.keys() - corpus.manifest.languages.keys():
+            raise CorpusError(f"{uri}: set {entry.label}: no counts of language {language!r}")
     return corpus
 
 

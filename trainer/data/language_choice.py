@@ -37,7 +37,6 @@ def language_choice(
     rows = dict.fromkeys(corpus.languages, 0)
     for entry in corpus.manifest.sets:
         if entry.split == "train" and entry.max_seq_length == max_seq_length:
-            for shard in entry.shards:
-                for language, count in shard.languages.items():
-                    rows[language] += count
+            for language, count in entry.languages.items():
+                rows[language] += count
     return LanguageChoice(settings, np.array(list(rows.values()), dtype=np.int64), steps, seed)

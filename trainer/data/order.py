@@ -12,9 +12,9 @@ the first rows of the next, and no row is ever dropped. Only the last batch of a
 smaller than the others.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -50,26 +50,50 @@ class Places:
         return np.lexsort((self.row, self.row_group, self.shard, self.corpus_pass))
 
 
-class _PassRows:
-    """The row groups of one pass, flattened over its shards."""
+class PassRows:
+    """The rows and row groups of one pass, numbered through its shards.
 
-    def __init__(self, shards: Sequence[Sequence[int]]) -> None:
-        groups_per_shard = np.array([len(shard) for shard in shards], dtype=np.int64)
-        self.rows = np.array([rows for shard in shards for rows in shard], dtype=np.int64)
-        self.shard = np.repeat(np.arange(len(shards), dtype=np.int64), groups_per_shard)
-        first = np.cumsum(groups_per_shard) - groups_per_shard
-        self.group = np.arange(self.rows.size, dtype=np.int64) - np.repeat(first, groups_per_shard)
-        self.first_row = np.cumsum(self.rows) - self.rows
-        self.total = int(self.rows.sum())
+    ``total`` is the number of rows, ``shard_rows`` gives those of each shard [shards]. It is called when the
+    order first reaches the pass. Every row group has ``group_rows`` rows, except for the last of a shard.
+    """
+
+    def __init__(self, total: int, group_rows: int, shard_rows: Callable[[], I64]) -> None:
+        self.total, self.group_rows, self._shard_rows = total, group_rows, shard_rows
+
+    @cached_property
+    def _first_row(self) -> I64:
+        """[shards + 1] the number of the first row of each shard, and of the end."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self._shard_rows())])
+
+    @cached_property
+    def _first_group(self) -> I64:
+        """[shards + 1] the number of the first row group of each shard, and of the end."""
+        groups = -(-np.diff(self._first_row) // self.group_rows)
+        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(groups)])
+
+    def group_sizes(self) -> I64:
+        """[row groups] rows of each row group."""
+        sizes = np.full(int(self._first_group[-1]), self.group_rows, dtype=np.int64)
+        rows, groups = np.diff(self._first_row), np.diff(self._first_group)
+        last = self._first_group[1:][groups > 0] - 1
+        sizes[last] -= (groups * self.group_rows - rows)[groups > 0]
+        return sizes
+
+    def places(self, groups: I64) -> tuple[I64, I64, I64]:
+        """Shard, row group inside it, and number of the first row, of the row groups ``groups``."""
+        shard = np.searchsorted(self._first_group, groups, side="right") - 1
+        inside = groups - self._first_group[shard]
+        return shard, inside, self._first_row[shard] + inside * self.group_rows
 
 
 class _EpochOrder:
     """One epoch: the permuted row groups, and the position at which each of them starts."""
 
-    def __init__(self, rows: _PassRows, seed: int, epoch: int, window: int) -> None:
+    def __init__(self, rows: PassRows, seed: int, epoch: int, window: int) -> None:
         self._seed, self._epoch = seed, epoch
-        self.order = permutation(rows.rows.size, seed, _GROUPS_TAG, epoch)
-        ends = np.cumsum(rows.rows[self.order])
+        sizes = rows.group_sizes()
+        self.order = permutation(sizes.size, seed, _GROUPS_TAG, epoch)
+        ends = np.cumsum(sizes[self.order])
         self.starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])
         self._windows = np.append(self.starts[:-1:window], self.starts[-1])
         self._rows_of_window = lru_cache(maxsize=64)(self._permuted_rows)
@@ -92,15 +116,14 @@ class _EpochOrder:
 class SampleOrder:
     """The order in which the rows of one sequence length are trained.
 
-    ``passes[p][s]`` lists the rows of each row group of shard ``s`` in pass ``p``. ``window`` is the
-    number of row groups whose rows are shuffled together.
+    ``window`` is the number of row groups whose rows are shuffled together.
     Raises CorpusError when a pass has no row.
     """
 
-    def __init__(self, passes: Sequence[Sequence[Sequence[int]]], seed: int, window: int = 1) -> None:
+    def __init__(self, passes: Sequence[PassRows], seed: int, window: int = 1) -> None:
         if window < 1:
             raise ValueError("window must be at least 1")
-        self._passes = [_PassRows(shards) for shards in passes]
+        self._passes = list(passes)
         empty = [index for index, rows in enumerate(self._passes) if rows.total == 0]
         if empty or not self._passes:
             raise CorpusError(f"pass {empty[0] if empty else 0} has no rows to train on")
@@ -146,11 +169,7 @@ class SampleOrder:
             order = self._epoch_order(int(current))
             flat = order.shuffled(index[chosen])
             place = np.searchsorted(order.starts, flat, side="right") - 1
-            number = order.order[place]
-            shard[chosen] = rows.shard[number]
-            group[chosen] = rows.group[number]
+            shard[chosen], group[chosen], first_row = rows.places(order.order[place])
             row[chosen] = flat - order.starts[place]
-            row_id[chosen] = (
-                self._pass_starts[int(current) % self.passes] + rows.first_row[number] + row[chosen]
-            )
+            row_id[chosen] = self._pass_starts[int(current) % self.passes] + first_row + row[chosen]
         return Places(epoch, corpus_pass, shard, group, row, row_id)

@@ -1,7 +1,9 @@
 """Row groups of shards, read and decoded once and kept in bounded caches, for any number of threads."""
 
 import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,10 @@ from cluster import storage
 from schemas.arrays import I64
 from schemas.columns.shards import SHARD
 from schemas.errors import CorpusError
+from schemas.manifest import SequenceSet
+from schemas.shard_tables import ShardTable, parse_shard_table, row_groups
 from trainer.data.disk_cache import DiskCache
+from trainer.data.order import PassRows
 from trainer.data.row_groups import COLUMNS, RowGroup, RowLimits, decode, language_ids
 from trainer.data.shared_cache import SharedCache
 
@@ -24,6 +29,51 @@ class ShardPlace:
     size: int
     sha256: str
     row_groups: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class PassShards:
+    """The shards of one pass. Their table is read when it is first needed.
+
+    Whatever reads it raises CorpusError when the table is missing or is not the one in the manifest.
+    """
+
+    folder: str
+    """The folder that the paths of the manifest are relative to."""
+    entry: SequenceSet
+
+    @cached_property
+    def table(self) -> ShardTable:
+        """The set's table, checked."""
+        uri = storage.join(self.folder, self.entry.shards.path)
+        try:
+            raw = storage.read_bytes(uri)
+        except FileNotFoundError as error:
+            raise CorpusError(f"{uri}: no such shard table") from error
+        return parse_shard_table(raw, self.entry, uri)
+
+    @cached_property
+    def rows(self) -> PassRows:
+        """The rows of each shard, for the order."""
+        return PassRows(self.entry.rows, self.entry.shards.row_group_rows, self._shard_rows)
+
+    def _shard_rows(self) -> I64:
+        return self.table.rows
+
+    def __len__(self) -> int:
+        return self.entry.shards.count
+
+    def __iter__(self) -> Iterator[ShardPlace]:
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> ShardPlace:
+        shard = self.table[index]
+        return ShardPlace(
+            uri=storage.join(self.folder, shard.path),
+            size=shard.bytes,
+            sha256=shard.sha256,
+            row_groups=row_groups(shard.rows, self.entry.shards.row_group_rows),
+        )
 
 
 def open_shard(place: ShardPlace) -> pq.ParquetFile:
@@ -77,7 +127,7 @@ class ShardRows:
 
     def __init__(
         self,
-        passes: list[list[ShardPlace]],
+        passes: Sequence[PassShards],
         limits: RowLimits,
         cache_bytes: int = 512 << 20,
         open_files: int = 64,

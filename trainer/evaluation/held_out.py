@@ -55,8 +55,8 @@ class HeldOut:
         self.max_seq_length = max_seq_length
         self.languages = corpus.languages
         self._rows = ShardRows(passes[:1], corpus.limits(max_seq_length))
-        order = SampleOrder([[shard.row_groups for shard in passes[0]]], _ORDER_SEED)
-        total = sum(sum(shard.row_groups) for shard in passes[0])
+        order = SampleOrder([passes[0].rows], _ORDER_SEED)
+        total = order.cycle_rows
         self._places = order.locate(np.arange(min(rows or total, total), dtype=np.int64))
         self._bounds = _micro_batch_bounds(self._lengths(ranks or single_rank()), micro_batch_tokens)
 

@@ -168,10 +168,14 @@ def fixed_shape(corpus: Corpus, max_seq_length: int, token_grain: int | None = N
 
 def check_all_shards(corpus: Corpus, lengths: Iterable[int], ranks: Ranks) -> None:
     """Each rank checks its share of the shards. Raises CorpusError on all ranks when one check fails."""
-    shards = [shard for length in lengths for one_pass in corpus.passes(length) for shard in one_pass]
     error = None
     try:
-        check_shards(shards[ranks.rank :: ranks.world_size])
+        check_shards(
+            one_pass[index]
+            for length in lengths
+            for one_pass in corpus.passes(length)
+            for index in range(ranks.rank, len(one_pass), ranks.world_size)
+        )
     except BertmillError as caught:
         error = caught
     ranks.fail_together(error)

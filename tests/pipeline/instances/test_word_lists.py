@@ -66,7 +66,7 @@ def corpus(tmp_path: Path, words: Path) -> SmallCorpus:
         copies=np.zeros(20, np.int64),
     )
     made = make_instances(bucket, settings, 1, 0)
-    shard = write_shard(made.table, str(built.folder), "data/zh/train.parquet").model_dump()
+    shard = write_shard(made.table, str(built.folder), "data/zh/train-00000.parquet").model_dump()
     raw = "".join(f"{piece}\n" for piece in pieces).encode()
     (built.folder / "tokenizer" / "vocab.txt").write_bytes(raw)
     manifest = built.manifest

@@ -63,7 +63,7 @@ def _set(name: str, by_language: dict[str, InstanceCounts]) -> dict[str, Any]:
     tokens = sum(counts.sequence_tokens for counts in by_language.values())
     rows = sum(counts.sequences for counts in by_language.values())
     shard = {
-        "path": f"{name}.parquet", "rows": rows, "tokens": tokens, "bytes": 2 * tokens, "sha256": "0" * 64,
-        "row_groups": [], "languages": {},
+        "path": f"{name}-00000.parquet", "rows": rows, "tokens": tokens, "bytes": 2 * tokens,
+        "sha256": "0" * 64, "languages": {},
     }  # fmt: skip
     return set_entry(label, int(label[3:]), int(number), [shard], split=split)

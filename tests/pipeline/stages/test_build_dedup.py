@@ -75,7 +75,7 @@ def test_each_kind_of_duplicate_has_its_own_reason(ray_session: RayCluster, tmp_
     assert one.languages["en"].removals == one.counts.removals
     assert f"<td>{4 / 48:.1%}</td>" in html_report(one, {})
     assert one.counts == other.counts
-    assert [shard.sha256 for shard in one.shards] == [shard.sha256 for shard in other.shards]
+    assert [entry.shards.sha256 for entry in one.sets] == [entry.shards.sha256 for entry in other.sets]
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -14,7 +14,13 @@ from pipeline.verify.corpus import verify_corpus
 from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.verify.row_checks import RowColumns, RowTally, tally
 from schemas.columns.shards import SHARD
-from tests.pipeline.small_corpus import SmallCorpus, build_small_corpus, count_sequences, set_column
+from tests.pipeline.small_corpus import (
+    SmallCorpus,
+    build_small_corpus,
+    count_languages,
+    count_sequences,
+    set_column,
+)
 
 
 @pytest.fixture
@@ -61,6 +67,7 @@ def replace(corpus: SmallCorpus, number: int, table: pa.Table, data: bytes) -> N
         entry, index = places[number]
         path = entry["shards"][index]["path"]
         entry["shards"][index] = shard_entry(table, data, path).model_dump()
+        count_languages(corpus.folder, entry)
         count_sequences(manifest)
 
     edit(corpus, apply)
@@ -163,7 +170,7 @@ def test_statistics_that_lie(corpus: SmallCorpus, column: str, value: int | None
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ({"sequences": 5}, "language en: sequences is 5, but the shards have"),
+        ({"sequences": 5}, "language en: sequences is 5, but the sets have"),
         ({"pages_seen": 9, "pages_skipped": 1, "removed": 1, "documents": 6},
          "language en: pages_seen is not the sum of"),
         ({"documents": 6, "train_documents": 4, "validation_documents": 1},

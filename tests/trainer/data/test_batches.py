@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import CorpusError
-from tests.support.manifests import sealed, set_entry
+from tests.support.manifests import set_entry, write_manifest
 from tests.trainer.synthetic import invented_rows, manifest, write_corpus, write_shard
 from trainer.data.batches import BatchReader, FixedShape, Stream, cut_for_ranks, deal
 from trainer.data.corpus import open_corpus
@@ -315,7 +315,7 @@ def test_a_corrupt_row_is_named_by_the_step_that_reads_it(tmp_path: Path) -> Non
     entry = write_shard(tmp_path / "train-32-0" / "shard-00000.parquet", columns, 8)
     sets = [set_entry("train-32-0", 32, 0, [entry])]
     path = tmp_path / "manifest.json"
-    path.write_bytes(sealed(manifest(sets, 200, "nsp")))
+    write_manifest(path, manifest(sets, 200, "nsp"))
     plan, (reader,) = readers(path, [phase(batch=20, epochs=1)], 1)
     with (
         reader,

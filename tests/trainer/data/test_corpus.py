@@ -1,6 +1,5 @@
 """Corpora that are refused before the first step, with the name of the fault."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,9 @@ import pytest
 
 from schemas.columns.shards import SHARD
 from schemas.errors import ConfigError, CorpusError, StorageError
-from tests.support.manifests import sealed, set_entry
+from tests.support.manifests import read_manifest, set_entry, write_manifest
 from tests.trainer.synthetic import (
+    LANGUAGES,
     SPECIAL_IDS,
     invented_rows,
     manifest,
@@ -31,12 +31,13 @@ def corpus_of(
     columns = invented_rows(rows, 32, 200, objective, 1)
     change(columns)
     entry = write_shard(tmp_path / "train-32-0" / "shard-00000.parquet", columns, 8)
+    entry["languages"] = {lang: rows for lang, rows in entry["languages"].items() if lang in LANGUAGES}
     return save(tmp_path, [set_entry("train-32-0", 32, 0, [entry])], objective)
 
 
 def save(tmp_path: Path, sets: list[Any], objective: str = "nsp", **changes: Any) -> Path:
     path = tmp_path / "manifest.json"
-    path.write_bytes(sealed({**manifest(sets, 200, objective), **changes}))
+    write_manifest(path, {**manifest(sets, 200, objective), **changes})
     return path
 
 
@@ -214,14 +215,31 @@ def test_a_shard_without_rows_is_legal(tmp_path: Path) -> None:
 
 def test_row_groups_have_to_be_those_of_the_manifest(tmp_path: Path) -> None:
     path = corpus_of(tmp_path)
-    text = json.loads(path.read_bytes())
+    text = read_manifest(path)
     text["sets"][0]["shards"][0]["row_groups"] = [10, 10]
-    path.write_bytes(sealed(text))
+    write_manifest(path, text)
     with pytest.raises(CorpusError, match="row groups differ from the manifest"):
         check_shards(shards_of(path))
-    text["sets"][0]["shards"][0]["row_groups"] = [10, 11]
-    path.write_bytes(sealed(text))
-    with pytest.raises(CorpusError, match="row_groups do not add up"):
+
+
+def test_a_missing_or_wrong_shard_table_is_named(tmp_path: Path) -> None:
+    path = corpus_of(tmp_path)
+    table = tmp_path / "manifest" / "train-32-0-train-0.parquet"
+    raw = table.read_bytes()
+    table.write_bytes(raw[:-1] + b"?")
+    with pytest.raises(CorpusError, match=rf"^{table}: is not the shard table in the manifest"):
+        shards_of(path)
+    table.unlink()
+    with pytest.raises(CorpusError, match=rf"^{table}: no such shard table$"):
+        open_corpus(str(path)).order(32, 1).locate(np.arange(1))
+
+
+def test_a_language_without_counts_is_named(tmp_path: Path) -> None:
+    path = corpus_of(tmp_path)
+    text = read_manifest(path)
+    text["sets"][0]["languages"]["tlh"] = 1
+    write_manifest(path, text)
+    with pytest.raises(CorpusError, match="set train-32-0/train/0: no counts of language 'tlh'"):
         open_corpus(str(path))
 
 
@@ -229,18 +247,18 @@ def test_a_missing_or_inverted_manifest_is_refused(tmp_path: Path) -> None:  # t
     with pytest.raises(CorpusError, match="no such corpus manifest"):
         open_corpus(str(tmp_path / "manifest.json"))
     path = corpus_of(tmp_path)
-    text = json.loads(path.read_bytes())
+    text = read_manifest(path)
     text["label_convention"] = {"0": "random_next", "1": "is_next"}
-    path.write_bytes(sealed(text))
+    write_manifest(path, text)
     with pytest.raises(CorpusError, match="label_convention"):
         open_corpus(str(path))
 
 
 def test_passes_have_to_be_complete(tmp_path: Path) -> None:
     path = write_corpus(tmp_path, passes=3)
-    text = json.loads(path.read_bytes())
+    text = read_manifest(path)
     del text["sets"][1]
-    path.write_bytes(sealed(text))
+    write_manifest(path, text)
     with pytest.raises(CorpusError, match=r"length 32 has the passes \[0, 2\]"):
         open_corpus(str(path)).passes(32)
 

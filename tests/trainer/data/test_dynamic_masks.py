@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from schemas.errors import CorpusError
-from tests.support.manifests import sealed, set_entry
+from tests.support.manifests import set_entry, write_manifest
 from tests.trainer.data.test_batches import rows_of
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import SPECIAL_IDS, invented_rows, manifest, write_corpus, write_shard
@@ -86,7 +86,7 @@ def test_equal_texts_under_two_ids_get_different_masks(tmp_path: Path) -> None: 
     columns = {name: values * 20 for name, values in columns.items()}
     path = write_corpus(tmp_path / "corpus")
     entry = write_shard(tmp_path / "corpus" / "train-32-0" / "shard-00000.parquet", columns, 16)
-    path.write_bytes(sealed(manifest([set_entry("train-32-0", 32, 0, [entry])], 200, "nsp")))
+    write_manifest(path, manifest([set_entry("train-32-0", 32, 0, [entry])], 200, "nsp"))
     rows = rows_by_epoch(tmp_path, path, epochs=1)[0]
     assert len({tuple(row[3]) for row in rows.values()}) > 15
 

@@ -1,12 +1,11 @@
 """A run resumes at any step without reading earlier rows."""
 
-import json
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from tests.support.manifests import sealed
+from tests.support.manifests import read_manifest, write_manifest
 from tests.trainer.runs import phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
@@ -18,14 +17,19 @@ WINDOW = 4
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A million rows: a shard of 1,000 rows, named a thousand times."""
+    """A million rows: a thousand links to one shard of 1,000 rows."""
     path = write_corpus(tmp_path_factory.mktemp("corpus"), shard_rows=(1000,), group_rows=100)
-    content = json.loads(path.read_bytes())
+    content = read_manifest(path)
     one = content["sets"][0]
-    one["shards"] = one["shards"] * 1000
-    one["rows"] = 1_000_000
-    path.write_bytes(sealed(content))
-    return path
+    (shard,) = one["shards"]
+    file = path.parent / shard["path"]
+    for number in range(1, 1000):
+        linked = file.with_name(f"shard-{number:05d}.parquet")
+        linked.hardlink_to(file)
+        one["shards"].append({**shard, "path": linked.relative_to(path.parent).as_posix()})
+    for name in ("rows", "tokens"):
+        one[name] *= 1000
+    return write_manifest(path, content)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 1.9])

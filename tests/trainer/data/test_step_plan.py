@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from schemas.errors import ConfigError
+from tests.trainer.orders import order_of
 from trainer.data.order import SampleOrder
 from trainer.data.step_plan import TrainingPlan, batch_ramp
 from trainer.recipe_config import BatchWarmup, Phase
@@ -20,7 +21,7 @@ def phase(length: int = 128, batch: int = 8, **fields: Any) -> Phase:
 
 
 def order(rows: int = 40) -> SampleOrder:
-    return SampleOrder([[[rows]]], seed=0)
+    return order_of([([rows], rows)], seed=0)
 
 
 WARMUPS = st.none() | st.builds(
@@ -68,7 +69,7 @@ def test_a_phase_in_epochs_ends_with_its_last_row(rows: Any, batch: int, epochs:
 def test_epochs_after_a_cut_epoch_are_whole(steps: int, epochs: int, passes: int) -> None:
     sizes = [40, 41, 38][:passes]
     phases = [phase(steps=steps)] if steps else []
-    orders = {128: SampleOrder([[[size]] for size in sizes], seed=1)}
+    orders = {128: order_of([([size], size) for size in sizes], seed=1)}
     plan = TrainingPlan([*phases, phase(epochs=epochs)], orders)
     last = plan.phases[-1]
     assert last.first_sample == 8 * steps

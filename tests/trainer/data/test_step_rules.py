@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from trainer.data.order import SampleOrder
+from tests.trainer.orders import order_of
 from trainer.data.packing import RowTable
 from trainer.data.shortening import shorten
 from trainer.data.step_plan import TrainingPlan
@@ -95,7 +95,7 @@ def test_a_phase_may_have_its_own_masks() -> None:
         mask_rule=MaskRule(rate=0.2, unit="span"),
     )  # fmt: skip
     plain = own.model_copy(update={"mask_rule": None, "steps": 4})
-    plan = TrainingPlan([plain, own], {64: SampleOrder([[[90]]], 0)}, mask_rule=rule)
+    plan = TrainingPlan([plain, own], {64: order_of([([90], 90)], 0)}, mask_rule=rule)
     rates = [plan.at(step).masks.rate for step in range(6)]
     assert rates == pytest.approx([0.3, 0.27, 0.24, 0.21, 0.2, 0.2])
     assert plan.at(5).masks.unit == "span"
@@ -109,7 +109,7 @@ def test_a_pool_goes_through_each_epoch_as_well(rows: int, batch: int, pool: int
         max_seq_length=64, global_batch=batch, micro_batch_tokens=64, learning_rate=1, epochs=epochs
     )
     languages = LanguageSampling(exponent=0.5, pool=pool)
-    plan = TrainingPlan([phase], {64: SampleOrder([[[rows]]], 0)}, languages=languages)
+    plan = TrainingPlan([phase], {64: order_of([([rows], rows)], 0)}, languages=languages)
     steps = [plan.at(step) for step in range(plan.total_steps)]
     position = 0
     for step in steps:

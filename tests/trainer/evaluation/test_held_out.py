@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from schemas.errors import ConfigError, CorpusError
-from tests.support.manifests import sealed, set_entry
+from tests.support.manifests import set_entry, write_manifest
 from tests.trainer import synthetic
 from tests.trainer.models import small_model
 from trainer.data.corpus import Corpus, open_corpus
@@ -30,7 +30,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Corpus:
 def make_corpus(folder: Path, split: str, objective: str, vocab_size: int = VOCAB) -> Corpus:
     shards = [
         synthetic.write_shard(
-            folder / "held-out" / f"shard-{number}.parquet",
+            folder / "held-out" / f"shard-{number:05d}.parquet",
             synthetic.invented_rows(rows, 32, VOCAB, objective, seed=number),
             group_rows=8,
         )
@@ -38,7 +38,7 @@ def make_corpus(folder: Path, split: str, objective: str, vocab_size: int = VOCA
     ]
     entry = set_entry("held-out", 32, 0, shards) | {"split": split}
     path = folder / "manifest.json"
-    path.write_bytes(sealed(synthetic.manifest([entry], vocab_size, objective)))
+    write_manifest(path, synthetic.manifest([entry], vocab_size, objective))
     return open_corpus(str(path))
 
 

@@ -8,10 +8,10 @@ import yaml
 
 from cluster.jobs.config_file import load_config
 from tests.support.ray_cluster import ROOT
+from tests.trainer.orders import order_of
 from tests.trainer.runs import History, phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
-from trainer.data.order import SampleOrder
 from trainer.data.step_plan import TrainingPlan
 from trainer.distributed.ranks import single_rank
 from trainer.evaluation.held_out import ALL
@@ -31,7 +31,7 @@ RECIPES = [path for path in CONFIGS if path.parent.name == "recipes"]
 def rates_of(config: TrainConfig) -> LearningRates:
     lengths = {phase.max_seq_length for phase in config.phases}
     return LearningRates(
-        config, TrainingPlan(config.phases, {n: SampleOrder([[[1000]]], 0) for n in lengths})
+        config, TrainingPlan(config.phases, {n: order_of([([1000], 1000)], 0) for n in lengths})
     )
 
 
