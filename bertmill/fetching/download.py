@@ -16,6 +16,7 @@ from cluster.storage import http, retries
 from schemas.errors import StorageError
 
 _CHUNK_BYTES = 1 << 20
+_LONGEST_VERSION = 1000
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-\d+|\*)/(\d+|\*)")
 
 
@@ -125,7 +126,7 @@ def _check(file: RemoteFile, part: Path, watcher: Watcher) -> None:
 def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
     """Appends the missing bytes. Yields the size of each piece, negative when the download restarts."""
     start = target.tell()
-    version = version_file.read_text(encoding="utf-8") if version_file.is_file() else ""
+    version = _stored_version(version_file)
     headers = {"Range": f"bytes={start}-", "If-Range": version} if start and version else {}
     try:
         response = http.request(url, headers)
@@ -150,6 +151,15 @@ def _transfer(url: str, target: BinaryIO, version_file: Path) -> Iterator[int]:
             target.write(data)
             target.flush()
             yield len(data)
+
+
+def _stored_version(version_file: Path) -> str:
+    """What If-Range may name, or "" without a version that a header can hold, such as a damaged one."""
+    if not version_file.is_file():
+        return ""
+    version = version_file.read_bytes()[: _LONGEST_VERSION + 1].decode("latin-1")
+    fits = len(version) <= _LONGEST_VERSION and version.isascii() and version.isprintable()
+    return version if fits else ""
 
 
 def _restart(target: BinaryIO) -> int:

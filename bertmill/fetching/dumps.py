@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from cluster import storage
+from pipeline.sources.mediawiki.dump_status import read_jobs
 from schemas.errors import InputError
-from schemas.json_text import parse_json
 
 DUMPS_URL = "https://dumps.wikimedia.org"
 CHECKSUMS = "SHA256SUMS"
@@ -121,15 +121,12 @@ def _pages_articles(folder: str, wiki: str, date: str) -> Dump | None:
     """The multistream dump of pages-articles in ``folder``, or None while it is being written."""
     status_url = f"{folder}/dumpstatus.json"
     try:
-        jobs = parse_json(storage.read_bytes(status_url))["jobs"]
+        jobs = read_jobs(storage.read_bytes(status_url), status_url)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{status_url}: not a status file of a dump: {error}") from error
-    for job in _ARTICLES_JOBS:
-        files = jobs.get(job, {}).get("files") or {}
-        if files and jobs[job].get("status") == "done":
-            listed = tuple(_articles_file(folder, name, about) for name, about in sorted(files.items()))
+    for job in (jobs[name] for name in _ARTICLES_JOBS if name in jobs):
+        if job.files and job.status == "done":
+            listed = tuple(_articles_file(folder, name, about) for name, about in sorted(job.files.items()))
             return Dump(wiki, date, folder, listed)
     return None
 

@@ -7,6 +7,7 @@ name only once its hash has been checked against that list.
 import hashlib
 import json
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -37,6 +38,9 @@ class Success(BaseModel):
     date: str
     url: str
     files: dict[str, FetchedFile]
+
+
+_LINE = re.compile(r"[0-9a-f]{40,64}  [A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def _line(file: RemoteFile) -> str:
@@ -70,7 +74,7 @@ class DumpFolder:
 
     def prepare(self, dump: Dump) -> list[RemoteFile]:
         """The missing files. Deletes files that the server has replaced or dropped since."""
-        known = {line.decode() for name in (CHECKSUMS, SHA1_CHECKSUMS) for line in self._lines(name)}
+        known = {line for name in (CHECKSUMS, SHA1_CHECKSUMS) for line in self._lines(name)}
         sizes = self._sizes()
         checked = {file for file in dump.files if file.name in sizes and _line(file) in known}
         # In this order, so that a file under its final name always has the hash of the list.
@@ -83,11 +87,13 @@ class DumpFolder:
         storage.put_bytes(storage.join(self.uri, dump.checksums_name), text.encode())
         return [file for file in dump.files if file not in checked]
 
-    def _lines(self, name: str) -> list[bytes]:
+    def _lines(self, name: str) -> list[str]:
+        """The lines of a list of checksums that an earlier run may have written, without damaged ones."""
         try:
-            return storage.read_bytes(storage.join(self.uri, name)).splitlines()
+            raw = storage.read_bytes(storage.join(self.uri, name))
         except FileNotFoundError:
             return []
+        return [line for line in raw.decode("utf-8", "replace").splitlines() if _LINE.fullmatch(line)]
 
     def part(self, file: RemoteFile) -> Path:
         """The local path of the partial file. Another version of the file has another path."""
@@ -97,7 +103,10 @@ class DumpFolder:
         """Gives the checked partial file its final name."""
         part, uri = self.part(file), storage.join(self.uri, file.name)
         if self._local:
-            part.replace(self._parts / file.name)
+            try:
+                part.replace(self._parts / file.name)
+            except OSError as error:
+                raise StorageError(f"{uri}: write: {error.strerror or error}") from error
         else:
             storage.upload_file(part, uri)
             part.unlink()

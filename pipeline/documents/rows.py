@@ -27,6 +27,15 @@ class StoredText:
     sentences: int
 
 
+def _storable(text: str) -> str:
+    """The text with lone surrogates as JSON escapes them. Names of files and rows may have some."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+    return text
+
+
 class DocumentRows:
     """The rows of the next batch, and how many rows there were in all."""
 
@@ -87,7 +96,7 @@ class DocumentRows:
             "url": page.url,
         }
         for name, value in values.items():
-            self._pages[name].append(value)
+            self._pages[name].append(_storable(value) if isinstance(value, str) else value)
         self._bytes += text_bytes
         self.total += 1
 

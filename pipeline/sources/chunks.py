@@ -27,6 +27,12 @@ BOMB_BYTES = 1 << 30
 _BOMB_RATIO = 200
 """A file that grows beyond both is no text but a decompression bomb: text grows about tenfold."""
 
+
+def is_bomb(stored: int, decompressed: int) -> bool:
+    """Whether stored bytes became too many to be text."""
+    return decompressed > max(BOMB_BYTES, _BOMB_RATIO * stored)
+
+
 _SUFFIXES = {".bz2": "bz2", ".gz": "gz", ".zst": "zst", ".xz": "xz"}
 _NAMES = {"bz2": "bzip2", "gz": "gzip", "zst": "Zstandard", "xz": "xz"}
 _MAGIC = {"bz2": b"BZh", "gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "xz": b"\xfd7zXZ\x00"}
@@ -152,7 +158,7 @@ def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]
         yield Chunk(data, True, offset)
         offset = file.tell()
         decompressed += len(data)
-        if decompressed > max(BOMB_BYTES, _BOMB_RATIO * offset):
+        if is_bomb(offset, decompressed):
             raise InputError(
                 f"{uri}: {offset} bytes of {_NAMES[compression]} data became {decompressed}: no text does"
             )

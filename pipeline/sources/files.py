@@ -75,6 +75,7 @@ class FileReader(ABC):
             for file in matched:
                 if file.uri in uris:
                     continue
+                _check_name(source, file.uri)
                 if file.name in by_name:
                     raise ConfigError(
                         f"source {source.name}: {file.uri} and {by_name[file.name].uri} would have the same "
@@ -83,6 +84,15 @@ class FileReader(ABC):
                 uris.add(file.uri)
                 by_name[file.name] = file
         return list(by_name.values())
+
+
+def _check_name(source: Source, uri: str) -> None:
+    # The name becomes part of document keys and of error lines.
+    try:
+        uri.encode()
+    except UnicodeEncodeError as error:
+        shown = uri.encode("utf-8", "backslashreplace").decode()
+        raise InputError(f"source {source.name}: {shown}: its name is not UTF-8; rename it") from error
 
 
 def _match(pattern: str) -> Iterator[SourceFile]:

@@ -18,6 +18,8 @@ from schemas.skip_reasons import EMPTY, TOO_LARGE
 _WIKI_HOST = re.compile(r"([a-z][a-z0-9-]*)\.(?:m\.)?wik[a-z]+\.org")
 _SNAPSHOT = re.compile(r"(?:^|[/=])(\d{8})\.[a-z]")
 _LANG = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+_MOST_REVISION = 2**63 - 1
+_REVISION_DIGITS = len(str(_MOST_REVISION))
 
 
 class RowsReader(FileReader):
@@ -93,14 +95,22 @@ def row_language(row: Row, unit: Unit) -> str | None:
         value = row.values.get(field)
         if isinstance(value, str) and _LANG.fullmatch(value):
             return value.lower().replace("_", "-")
-    host = _WIKI_HOST.fullmatch(urlsplit(unquote(str(row.values.get("url") or ""))).netloc)
+    try:
+        host = _WIKI_HOST.fullmatch(urlsplit(unquote(str(row.values.get("url") or ""))).netloc)
+    except ValueError:
+        # Not an address, such as http://[x.
+        return None
     return host[1] if host else None
 
 
 def _revision(row: Row, unit: Unit) -> int:
     """The row's revision, or the date of the snapshot, so that dedup keeps the newer of two snapshots."""
     value = str(row.values.get("revision") or row.values.get("revid") or "")
-    if value.isdigit():
+    if value.isdecimal():
+        if len(value) > _REVISION_DIGITS or int(value) > _MOST_REVISION:
+            raise InputError(
+                f"{unit.uri}: row at {row.place}: revision {value[:40]} is larger than {_MOST_REVISION}"
+            )
         return int(value)
     date = _SNAPSHOT.search(unit.uri) if unit.kind == "wikipedia_parquet" else None
     return int(date[1]) if date else 0

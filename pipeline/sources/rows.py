@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cluster import storage
+from pipeline.sources.chunks import is_bomb
 from pipeline.sources.lines import read_lines
 from pipeline.sources.units import Unit
 from schemas.errors import InputError
@@ -19,6 +20,7 @@ _LANGUAGE_FIELDS = frozenset(["lang", "language", "url"])
 _NUMBERED_FIELDS = frozenset(["id", "revision", "revid"])
 _JSON_TYPES = {dict: "an object", list: "an array", bool: "a boolean", int: "a number", float: "a number"}
 _BATCH_ROWS = 256
+_BATCH_BYTES = 256 << 20
 MAX_ROW_BYTES = 64 << 20
 
 
@@ -57,16 +59,51 @@ def _parquet_rows(unit: Unit) -> Iterator[Row]:
     if "url" not in columns and "url" in schema.names and _is_text(schema.field("url").type):
         columns.append("url")
     place = sum(file.metadata.row_group(group).num_rows for group in range(unit.start))
+    sizes = _Sizes(unit.uri)
     for group in range(unit.start, file.metadata.num_row_groups):
-        for batch in _batches(unit.uri, file, group, columns):
+        batch_rows = sizes.begin(group, file.metadata.row_group(group), columns)
+        for batch in _batches(unit.uri, file, group, columns, batch_rows):
             for values in batch.to_pylist():
+                sizes.add(group, values)
                 yield Row(place, values, group < unit.end)
                 place += 1
 
 
-def _batches(uri: str, file: pq.ParquetFile, group: int, columns: list[str]) -> Iterator[pa.RecordBatch]:
+class _Sizes:
+    """Bounds what row groups decompress to, by their metadata and in fact."""
+
+    def __init__(self, uri: str) -> None:
+        self._uri = uri
+        self._stored = self._read = 0
+
+    def begin(self, group: int, metadata: pq.RowGroupMetaData, columns: list[str]) -> int:
+        """The rows that may be read at once. Raises InputError for a group that is too large to be text."""
+        chunks = [metadata.column(number) for number in range(metadata.num_columns)]
+        used = [chunk for chunk in chunks if chunk.path_in_schema in columns]
+        self._stored += sum(chunk.total_compressed_size for chunk in used)
+        decompressed = [chunk.total_uncompressed_size for chunk in used]
+        self._check(group, self._read + sum(decompressed))
+        # A dictionary may hold one long value, and every row of the group may have it.
+        return min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, sum(decompressed))))
+
+    def add(self, group: int, values: dict[str, Any]) -> None:
+        """Counts a row. Raises InputError when the rows so far are too large to be text."""
+        self._read += 1 + sum(len(value) for value in values.values() if isinstance(value, str))
+        self._check(group, self._read)
+
+    def _check(self, group: int, decompressed: int) -> None:
+        if is_bomb(self._stored, decompressed):
+            raise InputError(
+                f"{self._uri}: row group {group}: {self._stored} bytes of Parquet data became {decompressed}:"
+                " no text does"
+            )
+
+
+def _batches(
+    uri: str, file: pq.ParquetFile, group: int, columns: list[str], rows: int
+) -> Iterator[pa.RecordBatch]:
     """The batches of a row group. Raises InputError when they are damaged or the file has become shorter."""
-    batches = file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns, use_threads=False)
+    batches = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
     while True:
         try:
             batch = next(batches, None)

@@ -3,6 +3,8 @@
 import re
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from cluster import storage
 from schemas.errors import InputError
 from schemas.json_text import parse_json
@@ -30,7 +32,7 @@ def check_status(uri: str, size: int) -> None:
             raw = storage.read_bytes(status_uri)
         except FileNotFoundError:
             continue
-        _check_job(_jobs(raw, status_uri), status_uri, uri, name, size)
+        _check_job(read_jobs(raw, status_uri), status_uri, uri, name, size)
 
 
 def _check_fetched(folder: str, uri: str) -> None:
@@ -44,27 +46,42 @@ def _check_fetched(folder: str, uri: str) -> None:
         )
 
 
-def _jobs(raw: bytes, status_uri: str) -> dict[str, Any]:
+class Job(BaseModel):
+    """A job of a dump, which writes files."""
+
+    status: str = ""
+    files: dict[str, dict[str, Any]] | None = None
+    """What is known of each file: size, address and hashes."""
+
+
+class _Status(BaseModel):
+    jobs: dict[str, Job]
+
+
+def read_jobs(raw: bytes, status_uri: str) -> dict[str, Job]:
+    """The jobs that a status file lists, by name. Raises InputError when it is not such a file."""
     try:
-        jobs = parse_json(raw)["jobs"]
-    except (ValueError, KeyError, TypeError) as error:
+        return _Status.model_validate(parse_json(raw)).jobs
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(map(str, first["loc"]))
+        reason = f"{field}: {first['msg']}" if field else first["msg"]
+        raise InputError(f"{status_uri}: not a status file of a dump: {reason}") from error
+    except ValueError as error:
         raise InputError(f"{status_uri}: not a status file of a dump: {error}") from error
-    if not isinstance(jobs, dict):
-        raise InputError(f"{status_uri}: not a status file of a dump: `jobs` must be a mapping")
-    return jobs
 
 
-def _check_job(jobs: dict[str, Any], status_uri: str, uri: str, name: str, size: int) -> None:
-    listing = [job for job, about in jobs.items() if name in (about.get("files") or {})]
+def _check_job(jobs: dict[str, Job], status_uri: str, uri: str, name: str, size: int) -> None:
+    listing = [job for job, about in jobs.items() if name in (about.files or {})]
     job = listing[0] if listing else _job_of(name)
     if job not in jobs:
         return
-    status = jobs[job].get("status")
+    status = jobs[job].status
     if status != "done":
         date = re.search(r"\d{8}", name) or re.search(r"\d{8}", uri)
         dated = f" of {date[0]}" if date else ""
         raise InputError(f"{uri}: the dump{dated} is not finished: {status_uri} says {job} is {status!r}")
-    expected = (jobs[job].get("files") or {}).get(name, {}).get("size")
+    expected = (jobs[job].files or {}).get(name, {}).get("size")
     if isinstance(expected, int) and expected != size:
         raise InputError(f"{uri}: incomplete: {size} bytes, but {status_uri} says {expected}")
 

@@ -193,6 +193,63 @@ def test_a_partial_file_of_another_version_starts_again(
     assert (tmp_path / FO_FILES[2]).read_bytes() == FO
 
 
+@pytest.mark.parametrize("version", [b"\xff\xfe", b"a\nb: c", "ø".encode(), b"x" * 100_000], ids=repr)
+def test_a_damaged_version_of_a_partial_file_starts_again(
+    server: DumpServer, tmp_path: Path, version: bytes
+) -> None:
+    folder = tmp_path / "fowiki" / DATE
+    folder.mkdir(parents=True)
+    part = folder / f".part-{hashlib.sha256(FO).hexdigest()[:16]}-{FO_NAME}"
+    part.write_bytes(b"of another file")
+    part.with_name(f"{part.name}.version").write_bytes(version)
+    assert fetch(server, tmp_path) == 0
+    assert names(tmp_path) == FO_FILES
+    assert (tmp_path / FO_FILES[2]).read_bytes() == FO
+
+
+@pytest.mark.parametrize("sums", [b"\xff\xfe\n", b"x  ../../precious\nx  \nx\n\n"], ids=["bytes", "names"])
+def test_a_damaged_list_of_checksums_is_replaced(server: DumpServer, tmp_path: Path, sums: bytes) -> None:
+    assert fetch(server, tmp_path) == 0
+    before = (tmp_path / FO_FILES[0]).read_bytes()
+    (tmp_path / FO_FILES[1]).unlink()
+    (tmp_path / FO_FILES[0]).write_bytes(sums)
+    (tmp_path / "precious").write_text("of the user")
+    assert fetch(server, tmp_path) == 0
+    assert (tmp_path / FO_FILES[0]).read_bytes() == before
+    assert names(tmp_path) == [*FO_FILES, "precious"]
+
+
+def test_a_folder_in_the_place_of_a_file_is_one_line(
+    server: DumpServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / FO_FILES[2]).mkdir(parents=True)
+    assert fetch(server, tmp_path) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"{FO_FILES[2]}: write: Is a directory")
+
+
+@pytest.mark.parametrize(
+    "jobs",
+    [
+        None,
+        [1],
+        {"articlesmultistreamdump": "done"},
+        {"articlesmultistreamdump": {"status": "done", "files": ["a"]}},
+        {"articlesmultistreamdump": {"status": "done", "files": {"a": "b"}}},
+        {"articlesmultistreamdump": {"status": ["done"]}},
+    ],
+    ids=json.dumps,
+)
+def test_a_status_file_of_another_form_is_one_line(
+    server: DumpServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], jobs: object
+) -> None:
+    server.add_articles("dewiki", "20260901", FO)
+    server.files["/dewiki/20260901/dumpstatus.json"] = json.dumps({"jobs": jobs}).encode()
+    assert fetch(server, tmp_path, wikis="de") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "/dewiki/20260901/dumpstatus.json: not a status file of a dump: jobs" in line
+
+
 def test_an_export_that_the_server_has_not_marked_is_not_fetched(
     server: DumpServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

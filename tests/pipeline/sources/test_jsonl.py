@@ -3,7 +3,7 @@
 import gzip
 import json
 import random
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,15 @@ def test_the_layout_of_published_wikipedia_extracts(tmp_path: Path) -> None:
         ('{"text": "a", "lang": "en", "title": 1.5}\n', "field 'title' holds a number; expected text"),
         ('{"text": "a", "lang": "en", "id": {}}\n', "'id' holds an object; expected text or a whole number"),
         ('{"text": "a"}\n', "row at 0: no language; set `lang`"),
+        ('{"text": "a", "url": "http://[x"}\n', "row at 0: no language; set `lang`"),
+        (
+            '{"text": "a", "lang": "en", "revision": 9223372036854775808}\n',
+            "row at 0: revision 922337203",
+        ),
+        (
+            '{"text": "a", "lang": "en", "revid": "' + "9" * 5000 + '"}\n',
+            "row at 0: revision 9999999999999999999999999999999999999999 is larger than 9223372036854775807",
+        ),
         ("", "empty file"),
         ("<!doctype html><p>not found", "an HTML page"),
     ],
@@ -112,6 +121,20 @@ def test_invalid_utf_8_is_reported_with_its_place(tmp_path: Path) -> None:
     path.write_bytes(b'{"text": "a", "lang": "en"}\n{"text": "caf\xe9", "lang": "en"}\n')
     with pytest.raises(InputError, match="byte 41: not UTF-8 text"):
         _read(path)
+
+
+def test_names_that_are_no_unicode_are_stored_as_the_file_spells_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    text = "The old pier stands far from the water. " * 8
+    path.write_text(
+        f'{{"text": "{text}", "id": "\\ud800", "title": "T\\udfff", "url": "x:\\ud800", "revision": "²"}}'
+    )
+    source = Source(name="rows", kind="jsonl", lang="en", paths=[str(path)])
+    config = BuildConfig(output="out", sources=[source])
+    (unit,) = plan_units(config)
+    (row,) = (row for batch in extract_unit(unit, config, Funnel()) for row in batch.to_pylist())
+    assert row["key"] == "rows/en/a.jsonl:\\ud800/0"
+    assert (row["source_id"], row["title"], row["url"]) == ("\\ud800", "T\\udfff", "x:\\ud800")
 
 
 def test_empty_rows_are_counted_skips(tmp_path: Path) -> None:
@@ -160,6 +183,55 @@ def test_a_parquet_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path)
         file.truncate(path.stat().st_size // 2)
     with pytest.raises(InputError, match=r"en\.parquet: row group [0-3] is damaged, or the file changed: ."):
         list(rows)
+
+
+_LONG = "long " * 100_000
+
+
+@pytest.mark.parametrize(
+    ("texts", "group", "most_rows"),
+    [
+        # What one group says that it decompresses to.
+        ([number * _LONG for number in range(1, 5)], 0, 0),
+        # What all groups so far have said.
+        ([_LONG, "a", "b", _LONG + "c", _LONG + "d"], 2, 4),
+        # One value in the dictionary, which many rows have.
+        ([_LONG] * 1000, 0, 3),
+    ],
+    ids=["one-group", "many-groups", "dictionary"],
+)
+def test_a_parquet_bomb_is_refused_by_its_row_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], group: int, most_rows: int
+) -> None:
+    monkeypatch.setattr("pipeline.sources.chunks.BOMB_BYTES", 1 << 20)
+    path = tmp_path / "en.parquet"
+    group_rows = 2 if group else len(texts)
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=group_rows, compression="zstd")
+    source = Source(name="rows", kind="jsonl", lang="en", paths=[str(path)])
+    (unit,) = plan_units(BuildConfig(output="out", sources=[source]))
+    rows = read_rows(unit)
+    message = rf"^{path}: row group {group}: \d+ bytes of Parquet data became \d+: no text does$"
+    with pytest.raises(InputError, match=message):
+        list(islice(rows, most_rows + 1))
+
+
+def test_a_parquet_file_of_nothing_but_nulls_is_bounded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeline.sources.chunks.BOMB_BYTES", 1 << 10)
+    path = _parquet(tmp_path / "en.parquet", text=pa.nulls(50_000, pa.string()))
+    with pytest.raises(InputError, match=r"row group 0: \d+ bytes of Parquet data became \d+: no text does"):
+        _read(path, lang="en")
+
+
+@pytest.mark.parametrize("texts", [["same"] * 5000, [f"text {number}" for number in range(5000)]])
+def test_dense_text_in_parquet_is_no_bomb_however_few_rows_are_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str]
+) -> None:
+    path = _parquet(tmp_path / "en.parquet", text=pa.array(texts))
+    for batch_bytes in (1, 10_000, 1 << 28):
+        monkeypatch.setattr("pipeline.sources.rows._BATCH_BYTES", batch_bytes)
+        assert [document.body for document in _read(path, lang="en")] == texts
 
 
 def test_datasets_of_the_hub_are_streamed_by_shard(tmp_path: Path) -> None:

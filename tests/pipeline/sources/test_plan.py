@@ -1,6 +1,7 @@
 """Planning the bundled sample: units, their ids, notes, and what is refused."""
 
 import gzip
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -118,6 +119,16 @@ def test_names_are_relative_to_the_folder_of_the_path(tmp_path: Path) -> None:
         names("a/x.txt", "a/b/x.txt")
     with pytest.raises(InputError, match=r"source t: .*nothing.*: no such file"):
         names("nothing/*.txt")
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl", "wikimedia"])
+def test_a_file_whose_name_is_not_utf_8_is_refused(tmp_path: Path, kind: str) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
+    path.write_text("Text.")
+    for named in (tmp_path, path):
+        source = Source(name="a", kind=kind, lang="en", paths=[str(named)])
+        with pytest.raises(InputError, match=r"^source a: /.*caf\\udce9\.txt: its name is not UTF-8"):
+            plan_units(BuildConfig(output="out", sources=[source]))
 
 
 def test_two_wikis_of_one_language_do_not_share_a_source(tmp_path: Path) -> None:

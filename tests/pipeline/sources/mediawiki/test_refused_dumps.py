@@ -174,9 +174,10 @@ def test_an_unfinished_dump_is_refused_with_its_date(tmp_path: Path) -> None:
         plan(path)
     _status(tmp_path, "articlesdump", {"status": "done", "files": {path.name: {"size": path.stat().st_size}}})
     assert len(read_pages(path)) == 1
-    (tmp_path / "dumpstatus.json").write_text("<html>")
-    with pytest.raises(InputError, match=r"dumpstatus\.json: not a status file"):
-        plan(path)
+    for text in ("<html>", "[]", '{"jobs": [1]}', '{"jobs": {"a": 1}}', '{"jobs": {"a": {"files": ["b"]}}}'):
+        (tmp_path / "dumpstatus.json").write_text(text)
+        with pytest.raises(InputError, match=r"dumpstatus\.json: not a status file of a dump: [^\n]+$"):
+            plan(path)
 
 
 def test_a_head_that_does_not_end_is_refused_soon(tmp_path: Path) -> None:
