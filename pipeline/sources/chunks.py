@@ -82,7 +82,10 @@ def read_chunks(uri: str, compression: str, start: int, end: int, size: int) -> 
         file.seek(0)
         try:
             if compression == "bz2":
+                decompressed = 0
                 for place, data in read_blocks(file, uri, start, end):
+                    decompressed += len(data)
+                    _refuse_bomb(uri, compression, place - start, decompressed)
                     yield Chunk(data, place < end, place)
             elif compression:
                 yield from _whole_chunks(file, uri, compression)
@@ -158,10 +161,14 @@ def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]
         yield Chunk(data, True, offset)
         offset = file.tell()
         decompressed += len(data)
-        if is_bomb(offset, decompressed):
-            raise InputError(
-                f"{uri}: {offset} bytes of {_NAMES[compression]} data became {decompressed}: no text does"
-            )
+        _refuse_bomb(uri, compression, offset, decompressed)
+
+
+def _refuse_bomb(uri: str, compression: str, stored: int, decompressed: int) -> None:
+    if is_bomb(stored, decompressed):
+        raise InputError(
+            f"{uri}: {stored} bytes of {_NAMES[compression]} data became {decompressed}: no text does"
+        )
 
 
 @dataclass(frozen=True)

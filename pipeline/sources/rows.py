@@ -84,7 +84,8 @@ class _Sizes:
         decompressed = [chunk.total_uncompressed_size for chunk in used]
         self._check(group, self._read + sum(decompressed))
         # A dictionary may hold one long value, and every row of the group may have it.
-        return min(_BATCH_ROWS, max(1, _BATCH_BYTES // max(1, sum(decompressed))))
+        fitting: int = _BATCH_BYTES // max(1, sum(decompressed))
+        return min(_BATCH_ROWS, max(1, fitting))
 
     def add(self, group: int, values: dict[str, Any]) -> None:
         """Counts a row. Raises InputError when the rows so far are too large to be text."""

@@ -150,7 +150,12 @@ def test_utf_16_becomes_utf_8_and_damage_in_it_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("compression", "pack"),
-    [("gz", gzip.compress), ("xz", lzma.compress), ("zst", zstandard.ZstdCompressor().compress)],
+    [
+        ("bz2", bz2.compress),
+        ("gz", gzip.compress),
+        ("xz", lzma.compress),
+        ("zst", zstandard.ZstdCompressor().compress),
+    ],
 )
 def test_a_decompression_bomb_is_refused_and_dense_text_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str, pack: Callable[[bytes], bytes]
