@@ -163,7 +163,7 @@ _MAXIMUM = {"max_seq_length": 1 << 17, "max_predictions": 1 << 17}
 def instances(record: Record) -> Record:
     """The rows for ``documents`` (sentences of pieces), and the number of tokens in no row.
 
-    Fields: documents, max_seq_length, max_predictions, objective, masking, seed. Also packing,
+    Fields: documents, max_seq_length, max_predictions, objective, masking, seed. Optional: packing,
     short_seq_prob, pass, and langs (one code per document). Raises InputError that names a wrong field.
     """
     documents = _documents(record)

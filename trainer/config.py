@@ -300,8 +300,8 @@ class TrainConfig(Section):
     """Compile the network with torch.compile."""
     compile_cache: MayDiffer[Location | None] = None
     """Folder that keeps compiled code for the next start. If nodes are replaced, choose storage that outlives
-    a node. The folder holds code, so only trusted users may have write access. By default a temporary folder
-    of the host."""
+    a node. The folder holds code, so only trusted users may have write access. The default is a temporary
+    folder of the host."""
     compile_mode: MayChange[Literal["default", "max-autotune-no-cudagraphs"]] = "default"
     """Mode of torch.compile. ``max-autotune`` tries kernels for minutes before the first step."""
     kernels: MayChange[Literal["auto", "fused", "plain"]] = "auto"

@@ -4,11 +4,11 @@
 
 Prints Markdown. The second snapshot is the first with one more sentence in a share of the articles, and in a
 second round in that share of the pages of all namespaces, templates included. Seconds are processor time of
-this process; the best of the repeats counts, which alternate. The stages that reuse are extract (reading,
-cleaning or reuse, documents and index) and the signatures of near dedup. Stage templates reads the dump in
-any case. With an earlier build it also copies the pages for extract, which counts among the stages that
-reuse. Beside them stands what index, signatures and copies cost, and what copies would save in every build.
-Exit status 1 when a document, a signature or a count differs.
+this process. The repeats alternate, and the best counts. The stages that reuse are extract (reading, cleaning
+or reuse, documents and index) and the signatures of near dedup. Stage templates reads the dump in any case.
+With an earlier build it also copies the pages for extract, which counts among the stages that reuse. The
+script also prints the costs of index, signatures and copies, and what copies would save in every build. Exit
+status 1 when a document, a signature or a count differs.
 """
 
 import argparse

@@ -32,7 +32,7 @@ GLOBAL_BATCH = 4096
 
 
 def write_corpus(folder: Path, shards: int, rows: int) -> Path:
-    """The manifest of ``shards`` shards of ``rows`` rows on average; its path."""
+    """Writes the manifest of ``shards`` shards of ``rows`` rows on average. Returns its path."""
     (folder / "manifest").mkdir(parents=True)
     count = shards // (len(LENGTHS) * PASSES)
     sets = [write_set(folder, length, number, count, rows) for length in LENGTHS for number in range(PASSES)]
@@ -42,7 +42,7 @@ def write_corpus(folder: Path, shards: int, rows: int) -> Path:
 
 
 def write_set(folder: Path, length: int, number: int, count: int, rows: int) -> dict[str, Any]:
-    """Writes the table of one set; the set's entry in the manifest."""
+    """Writes the table of one set. Returns the set's entry in the manifest."""
     random = np.random.default_rng([length, number])
     rows_of = random.integers(rows // 2, rows + rows // 2, count)
     tokens = (rows_of * length * random.uniform(0.9, 1, count)).astype(np.int64)

@@ -36,7 +36,7 @@ class UpdateResult(NamedTuple):
 
 
 class Update:
-    """The update of the weights, the same on all ranks. Its collective calls are those of its gradients."""
+    """The update of the weights, the same on all ranks. Only its gradients need collective calls."""
 
     def __init__(
         self,
