@@ -1,4 +1,4 @@
-"""Opens compressed files of others, and reads small ones whole with a bound on what they decompress to."""
+"""Opens third-party compressed files, and reads small ones whole with a limit on their decompressed size."""
 
 import bz2
 import lzma
@@ -11,7 +11,7 @@ from schemas.errors import InputError
 from schemas.redaction import public_uri
 
 MOST_BYTES = 256 << 20
-"""Decompressed bytes of one file. A few kilobytes can decompress to gigabytes."""
+"""Maximum decompressed bytes of one file. A few kilobytes can decompress to gigabytes."""
 _READ_BYTES = 1 << 20
 _ARROW_CODECS = {"gz": "gzip", "zst": "zstd"}
 _SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
@@ -31,7 +31,7 @@ def open_compressed(file: IO[bytes], compression: str) -> IO[bytes]:
 
 
 def compression_suffix(uri: str) -> str:
-    """The suffix of a compression that is known here; '' for a plain file.
+    """The suffix of a supported compression, or '' for a plain file.
 
     >>> compression_suffix("https://host/Dev.jsonl.GZ?signature=ab12")
     '.gz'
@@ -43,7 +43,7 @@ def compression_suffix(uri: str) -> str:
 def read_decompressed(uri: str) -> bytes:
     """The whole file, decompressed according to its suffix.
 
-    Raises FileNotFoundError, and InputError for a damaged file or one of more than MOST_BYTES.
+    Raises FileNotFoundError, and InputError if the file is damaged or has more than MOST_BYTES.
     """
     suffix = compression_suffix(uri)
     if not suffix:
@@ -61,7 +61,7 @@ def read_decompressed(uri: str) -> bytes:
             raise InputError(f"{uri}: cannot be read as {suffix}: {error}") from error
     if size > MOST_BYTES:
         raise InputError(
-            f"{uri}: decompresses to more than {MOST_BYTES >> 20} MiB, which is more than such a file has; "
-            "check where it is from, or decompress it first"
+            f"{uri}: decompresses to more than {MOST_BYTES >> 20} MiB, which is too large for such a file; "
+            "check its origin, or decompress it first"
         )
     return b"".join(pieces)

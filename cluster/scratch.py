@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 _PREFIX = "scratch-"
 _OURS = re.compile(rf"{_PREFIX}[a-z0-9_]{{8}}")
 _LOCK = ".lock"
-"""In a folder: locked while its owner runs. Beside the folders: locked while one is made or swept."""
+"""Inside a folder, locked while its owner runs. Next to the folders, locked to create or sweep one."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
     """A private temporary folder, removed at the end. Folders of dead processes are removed at the start.
 
     ``parent`` defaults to the system's folder for temporary files. Raises StorageError if the folder
-    cannot be made, or if its name is taken by a link or by another user.
+    cannot be created, or if its name is a link or belongs to another user.
     """
     root = (parent or Path(tempfile.gettempdir())) / f"bertmill-{os.getuid()}-{purpose}"
     try:
@@ -34,7 +34,7 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
         _check_private(root)
         path, lock = _make(root)
     except OSError as error:
-        raise StorageError(f"{root}: cannot make a temporary folder: {error.strerror}") from error
+        raise StorageError(f"{root}: cannot create a temporary folder: {error.strerror}") from error
     try:
         yield path
     finally:
@@ -45,7 +45,7 @@ def folder(purpose: str, parent: Path | None = None) -> Iterator[Path]:
 def _check_private(root: Path) -> None:
     """Raises StorageError unless ``root`` is a real folder of this user that no other user can write to.
 
-    Anyone can create names in /tmp. Through a link there, this process would delete files of another user.
+    Anyone can create names in /tmp. A link there could make this process delete other files of its user.
     """
     status = root.lstat()
     if not stat.S_ISDIR(status.st_mode):
@@ -57,7 +57,7 @@ def _check_private(root: Path) -> None:
 
 
 def _make(root: Path) -> tuple[Path, int]:
-    """Sweeps ``root`` and makes a folder there in one step: no sweep sees a folder before its lock."""
+    """Sweeps ``root`` and creates a folder in one step, so that no sweep sees a folder without its lock."""
     with _locked(root):
         _sweep(root)
         path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
@@ -68,7 +68,7 @@ def _make(root: Path) -> tuple[Path, int]:
 
 @contextmanager
 def _locked(root: Path) -> Iterator[None]:
-    # The kernel releases a lock however its process ends, so no process waits for a dead one.
+    # The kernel releases the lock of a dead process, so no process waits for it.
     lock = _open_lock(root / _LOCK, os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -82,14 +82,14 @@ def _open_lock(path: Path, flags: int = 0) -> int:
 
 
 def _sweep(root: Path) -> None:
-    """Removes folders made here whose process is dead: it holds no lock, or died before it made one."""
+    """Removes folders of dead processes, which hold no lock or died before they created one."""
     for path in root.iterdir():
         if not _OURS.fullmatch(path.name) or path.is_symlink() or not path.is_dir():
             continue
         try:
             lock = _open_lock(path / _LOCK)
         except FileNotFoundError:
-            # Its owner was killed before it made the lock, or is removing the folder now.
+            # Its owner was killed before it created the lock, or is removing the folder now.
             shutil.rmtree(path, ignore_errors=True)
             continue
         try:

@@ -1,4 +1,4 @@
-"""Prints what the image needs, torch left out, one requirement a line: a layer without our code."""
+"""Prints the requirements of the image except torch, one on each line, for a layer without our code."""
 
 import sys
 import tomllib
@@ -6,9 +6,9 @@ from pathlib import Path
 
 
 def requirements(text: str) -> list[str]:
-    """The dependencies in the text of a pyproject.toml, of its build system and of Google Cloud, but torch.
+    """The dependencies in the text of a pyproject.toml, its build system's and Google Cloud's, without torch.
 
-    What AWS needs is among the dependencies; one image serves both clouds.
+    The dependencies include those of AWS, so one image serves both clouds.
     """
     data = tomllib.loads(text)
     project = data["project"]

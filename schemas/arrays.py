@@ -36,7 +36,7 @@ def are_among(values: npt.NDArray[Any], ascending: npt.NDArray[Any]) -> Flags:
     """[N] whether each of ``values`` [N] occurs in ``ascending`` [M], which must be sorted."""
     if not len(ascending):
         return np.zeros(len(values), np.bool_)
-    # Looked up in ascending order, so that neighbors share cache lines.
+    # Ascending lookups let neighboring values share cache lines.
     order = np.argsort(values)
     ordered = values[order]
     places = np.minimum(np.searchsorted(ascending, ordered), len(ascending) - 1)

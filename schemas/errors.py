@@ -1,4 +1,4 @@
-"""The errors that a user can cause or meet. Each is printed as one line without a traceback."""
+"""The errors that a user can cause or encounter. Each is printed as one line without a traceback."""
 
 from schemas.redaction import redact
 
@@ -6,8 +6,8 @@ from schemas.redaction import redact
 class BertmillError(Exception):
     """Base of all expected failures.
 
-    The text says what is wrong, where (file or field), and what to do. Passwords and signatures of URLs in
-    it are hidden.
+    The message states what is wrong, where (file or field), and what to do. It hides passwords and signatures
+    in URLs.
     """
 
     def __init__(self, *arguments: object) -> None:
@@ -27,7 +27,7 @@ class StorageError(BertmillError):
 
 
 class StorageFullError(StorageError):
-    """A disk or a bucket without room for what is written: it is full, or its quota is used up."""
+    """A disk or bucket that is full or has used up its quota."""
 
 
 class CorpusError(BertmillError):
@@ -35,7 +35,7 @@ class CorpusError(BertmillError):
 
 
 class ShuffleLostError(BertmillError):
-    """Files of a shuffle that another process removed when it finished the stage. A retry resumes."""
+    """Shuffle files that another process removed when it finished the stage. A retry resumes."""
 
 
 class CheckpointError(BertmillError):

@@ -19,7 +19,7 @@ Count = Annotated[int, Field(ge=0, le=1 << 53)]
 class InstanceCounts:
     """Counts of one language in one set of sequences. `add` merges those of another bucket.
 
-    The account: tokens_in = tokens_used + tokens_cut + the sum of left_over.
+    The counts must balance: tokens_in = tokens_used + tokens_cut + the sum of left_over.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
@@ -31,24 +31,23 @@ class InstanceCounts:
     sentences: Count = 0
     """Input sentences, empty ones included."""
     document_sentences: list[Count] = field(default_factory=lambda: [0] * SENTENCE_BINS)
-    """Documents with text by their number of sentences: 1, 2-3, 4-7, 8-15 ... (after long sentences are cut).
-    """
+    """Documents with text by number of sentences (1, 2-3, 4-7, 8-15 ...), after long sentences are cut."""
     sentences_cut: Count = 0
     """Sentences that were longer than the maximum length and were cut into parts."""
     sentence_parts: Count = 0
-    """The parts that they were cut into."""
+    """Parts that the long sentences were cut into."""
     tokens_in: Count = 0
     """Input tokens."""
     tokens_used: Count = 0
-    """Tokens in the sequence that was made for them."""
+    """Tokens in their own sequence."""
     tokens_cut: Count = 0
-    """Tokens cut off their sequence to fit the maximum length."""
+    """Tokens cut from their sequence to fit the maximum length."""
     left_over: dict[str, Count] = field(default_factory=dict)
-    """Reason -> tokens for which no sequence was made."""
+    """Reason -> tokens that got no sequence."""
     tokens_unseen: Count = 0
-    """Tokens cut or left over that no other sequence holds either."""
+    """Tokens cut or left over that appear in no other sequence."""
     tokens_reused: Count = 0
-    """Tokens that a sequence holds for the second time: a random B, a repeated A."""
+    """Tokens that appear in a second sequence: a random B, a repeated A."""
     tokens_unknown: Count = 0
     """[UNK] among the input tokens."""
     words_in: Count = 0
@@ -74,14 +73,14 @@ class InstanceCounts:
         add_fields(self, other)
 
     def check(self, origin: str) -> None:
-        """Raises CorpusError that names ``origin`` when the account does not balance."""
+        """Raises CorpusError that names ``origin`` if the counts do not balance."""
         out = self.tokens_used + self.tokens_cut + self.tokens_left_over
         if out != self.tokens_in:
             raise CorpusError(f"{origin}: {self.tokens_in} tokens in, but {out} used, cut or left over")
 
     @property
     def tokens_left_over(self) -> int:
-        """Tokens for which no sequence was made, for any reason."""
+        """Tokens that got no sequence, for any reason."""
         return sum(self.left_over.values())
 
     @property

@@ -1,4 +1,4 @@
-"""Parses JSON that other programs may have written; every problem is a ValueError."""
+"""Parses JSON that other programs may have written. Every problem is a ValueError."""
 
 import json
 from typing import Any

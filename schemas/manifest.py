@@ -1,4 +1,4 @@
-"""The corpus manifest as typed classes, and the only way to read or write one.
+"""The corpus manifest as typed classes. Only this module reads and writes manifests.
 
 Readers follow the manifest and never list a folder: a file that it does not name does not exist. It names the
 shards of each set by a table in a file of its own (`schemas.shard_tables`). It holds no time, host or
@@ -80,7 +80,7 @@ class SequenceSet(Record):
 
 
 class WordListFile(Record):
-    """The word list by which scripts without spaces are masked."""
+    """The word list that defines the words of scripts without spaces for masking."""
 
     path: RelativePath
     sha256: Sha256
@@ -150,7 +150,7 @@ class LanguageCounts(Record):
     validation_documents: Count
     validation_bytes: Count
     copies: Annotated[float, Field(ge=0)]
-    """Mean copies of a training document in a pass; 0 without a training document."""
+    """Mean number of copies of a training document in a pass. 0 without training documents."""
     sequences: Count
     """Rows of all sets."""
     tokens: Count
@@ -158,7 +158,7 @@ class LanguageCounts(Record):
     words: Count
     """Input words of one maximum length, over all passes and both sides of the split, copies included."""
     subwords: Count
-    """The subwords that these words became."""
+    """Subwords of these words."""
     unknown: Count
     """[UNK] among these subwords."""
 
@@ -182,7 +182,7 @@ class TokenCounts(Record):
 
     @classmethod
     def of(cls, counts: InstanceCounts) -> "TokenCounts":
-        """The token account in ``counts``."""
+        """The token counts in ``counts``."""
         return cls(
             tokens_in=counts.tokens_in,
             tokens_used=counts.tokens_used,
@@ -192,7 +192,7 @@ class TokenCounts(Record):
 
 
 class VocabularyCounts(Record):
-    """What the vocabulary was trained on, and what was left out."""
+    """What the vocabulary was trained on, and what it left out."""
 
     words_by_language: dict[str, Count]
     """Language -> words of the training documents."""
@@ -211,7 +211,7 @@ class VocabularyCounts(Record):
     pruned_share: Share
     """Their share of all words."""
     words_too_long: Count
-    """Distinct words that the tokenizer makes [UNK] for their length."""
+    """Distinct words that the tokenizer replaces by [UNK] because of their length."""
     alphabet: Count
     """Subwords of a single character."""
     characters_left_out: Count
@@ -236,7 +236,7 @@ class CorpusCounts(Record):
 
 
 class Manifest(Record):
-    """All that a reader of a corpus needs to know. Paths are relative to the manifest's folder."""
+    """Everything that a reader of a corpus needs. Paths are relative to the manifest's folder."""
 
     format: Literal["bertmill-corpus"] = MANIFEST_FORMAT
     version: Literal[3] = MANIFEST_VERSION
@@ -300,14 +300,16 @@ def parse_manifest(raw: bytes, origin: str) -> Manifest:
     """
     manifest = validate_manifest(raw, origin)
     if not _matches_seal(raw, manifest.sha256) and manifest.sha256 != seal(parse_json(raw)):
-        raise CorpusError(f"{origin}: was edited or damaged after it was written (its own sha256 differs)")
+        raise CorpusError(
+            f"{origin}: the file was edited or damaged after it was written (its sha256 differs)"
+        )
     return manifest
 
 
 def validate_manifest(raw: bytes, origin: str) -> Manifest:
     """`parse_manifest` without the check of the manifest's own hash."""
     try:
-        # Pydantic accepts NaN in the free-form ``config``, Python's parser can refuse it.
+        # Pydantic accepts NaN in the free-form ``config``. Python's parser can refuse it.
         if b"NaN" in raw or b"Infinity" in raw:
             parse_json(raw, constants=False)
         header = _Header.model_validate_json(raw)
@@ -341,10 +343,10 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def _matches_seal(raw: bytes, digest: str) -> bool:
-    """Whether ``raw`` without the line of its hash has this digest, as in every manifest that a build writes.
+    """Whether ``raw`` without its ``sha256`` line has this digest, as in every manifest that a build writes.
 
-    False for other layouts of the same content. A large manifest would be written again at every start
-    otherwise.
+    False for other layouts of the same content. This check avoids serializing a large manifest again at every
+    start.
     """
     before, separator, after = raw.partition(_seal_line(digest))
     if not separator:

@@ -27,9 +27,9 @@ class Plugin(Generic[T]):
     """As the config spells it: ``package.module:Name``."""
     object: T
     sha256: str
-    """Of the Python source: the module's file, or all ``.py`` files of its top-level package.
+    """SHA-256 of the Python source: the module's file, or all ``.py`` files of its top-level package.
 
-    Files that the plug-in reads at run time are not part of it.
+    It does not cover files that the plug-in reads at run time.
     """
 
 
@@ -75,8 +75,8 @@ def is_plugin_name(name: str) -> bool:
 
 
 def _import(module_name: str, field: str) -> ModuleType:
-    # Ray puts the driver's current folder on the path of its workers; the driver itself, started as a
-    # console command, lacks it. Last, so that nothing there hides an installed module.
+    # Ray puts the driver's current folder on the path of its workers, but a driver that was started as a
+    # console command lacks it. Append it, so that nothing there hides an installed module.
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -125,8 +125,7 @@ def _source_sha256(module_name: str, source: Path) -> str:
 
 @contextmanager
 def plugin_errors(name: str, what: str) -> Iterator[None]:
-    """Turns an exception of the plug-in ``name`` into one line that names its task ``what`` and the place of
-    the failure.
+    """Turns an exception of the plug-in ``name`` into one line that names its task ``what`` and the location.
 
     Expected errors (BertmillError) pass through. Raises PluginError for the others.
     """

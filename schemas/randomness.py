@@ -19,7 +19,7 @@ _MASK = (1 << 64) - 1
 
 
 def key_from_text(*parts: str | int) -> int:
-    """The 64-bit key of a document, a language, a pass and so on, for all draws about it.
+    """The 64-bit key for all draws about a document, a language, a pass and so on.
 
     >>> key_from_text("de", 0) == key_from_text("de0")
     False

@@ -19,7 +19,7 @@ def redact(text: str) -> str:
 
 
 def public_uri(uri: str) -> str:
-    """``uri`` without user info and, for web addresses, without the query: for names, keys and manifests.
+    """``uri`` without user info and, for web addresses, without the query. For names, keys and manifests.
 
     >>> public_uri("https://user:password@host/dump.xml.bz2?X-Amz-Signature=ab12")
     'https://host/dump.xml.bz2'
@@ -31,7 +31,7 @@ def public_uri(uri: str) -> str:
 
 
 def has_query(uri: str) -> bool:
-    """Whether ``uri`` is a web address with a query, as a signed one. A file beside it has another signature.
+    """Whether ``uri`` is a web address with a query, such as a signed URL. Other files need other signatures.
 
     >>> has_query("https://host/dump.xml.bz2?X-Amz-Signature=ab12")
     True
@@ -42,7 +42,7 @@ def has_query(uri: str) -> bool:
 
 
 def public_fields(value: Any) -> Any:
-    """``value`` with every URI in its lists and dictionaries public, for configs in manifests and hashes."""
+    """``value`` with `public_uri` applied to all URIs in it. For configs in manifests and hashes."""
     if isinstance(value, str):
         return public_uri(value) if "://" in value else value
     if isinstance(value, dict):

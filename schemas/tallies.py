@@ -11,7 +11,7 @@ Tally = TypeVar("Tally", bound="DataclassInstance")
 
 
 def add_fields(total: Tally, more: Tally) -> None:
-    """Adds every field of ``more`` to the same field of ``total``. Both are of one dataclass.
+    """Adds every field of ``more`` to the same field of ``total``, an instance of the same dataclass.
 
     Numbers are summed, lists element by element, and dictionaries of numbers by key. A field whose value has
     an ``add`` method is added with that method.

@@ -6,10 +6,10 @@ from pathlib import Path
 
 
 def _code_version() -> str:
-    """The version of the checkout if there is one, else of the installed package.
+    """The version of the checkout if it exists, else of the installed package.
 
-    A submitted job runs in an uploaded copy of a checkout that is not installed, and must write the same
-    version as the checkout itself.
+    A submitted job runs in an uploaded copy of the checkout, which is not installed but must write the same
+    version.
     """
     project = Path(__file__).resolve().parent.parent / "pyproject.toml"
     if project.is_file():

@@ -1,4 +1,4 @@
-"""Reads a job's YAML config: strict keys, checked ranges, dotted overrides from the command line."""
+"""Reads a job's YAML config with strict keys, checked ranges, and dotted overrides from the command line."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -16,9 +16,9 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def resolve_config(model: type[Model], config: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
-    """The typed config from a YAML file (path or URI), from a mapping of its fields, or as it is.
+    """The typed config from a YAML file (path or URI), a mapping of its fields, or a ready config.
 
-    Raises ConfigError, one line that names the file or "config", and the field.
+    Raises ConfigError whose one line names the file or "config", and the field.
     """
     if isinstance(config, model):
         return config
@@ -32,7 +32,7 @@ def resolve_config(model: type[Model], config: str | os.PathLike[str] | Mapping[
 def load_config(model: type[Model], uri: str, overrides: Sequence[str] = ()) -> Model:
     """The config in the YAML file ``uri``, with overrides like ``--dedup.near=true`` applied.
 
-    Raises ConfigError, one line that names the file and the field.
+    Raises ConfigError whose one line names the file and the field.
     """
     try:
         uri = expand_location(uri)
@@ -70,7 +70,7 @@ def validate(
 ) -> Model:
     """``data`` as a ``model``. Raises ConfigError with the dotted name of the first bad field.
 
-    ``texts`` are the fields that came from the command line: where the model wants a text, 2024 is one.
+    ``texts`` are the fields from the command line. If the model expects text, a value such as 2024 is text.
     """
     try:
         return model.model_validate(data)
@@ -106,7 +106,7 @@ def _dotted(place: tuple[int | str, ...]) -> str:
 
 
 def _field_of(error: Any) -> tuple[int | str, ...]:
-    """The place of the field: an error of one type of a union has the type's name at its end."""
+    """The path of the field. In a union, pydantic adds the name of the type at the end, which is removed."""
     place: tuple[int | str, ...] = error["loc"]
     last = str(place[-1]) if place else ""
     branch = last in ("int", "str", "bool", "float") or last.endswith("]")
@@ -114,7 +114,7 @@ def _field_of(error: Any) -> tuple[int | str, ...]:
 
 
 def _of_union(errors: Sequence[Any], origin: str) -> str:
-    """The line for a value that is of none of the types that its field may have."""
+    """The message for a value that fits none of the types of its field."""
     kinds = dict.fromkeys(e["msg"].removeprefix("Input should be ") for e in errors)
     field = _dotted(_field_of(errors[0]))
     return f"{origin}: {field}: must be {' or '.join(kinds)}, got {errors[0]['input']!r:.80}"
@@ -134,7 +134,7 @@ def _apply(data: dict[str, Any], override: str) -> None:
 
 
 def _set(data: dict[str, Any], name: str, value: Any) -> None:
-    """Sets the dotted field ``name``. Raises ConfigError when a list on the way has no such place."""
+    """Sets the dotted field ``name``. Raises ConfigError when a list in the path has no such index."""
     *parents, last = name.replace("-", "_").split(".")
     section: Any = data
     for part in parents:
@@ -149,8 +149,9 @@ def _set(data: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _value_of(name: str, text: str) -> Any:
-    """The value that ``text`` means: a YAML list or mapping in brackets or quotes, a number, a boolean or
-    null; everything else is the text itself, so ``#1 String`` needs no quotes.
+    """The value of ``text``: YAML for a list, a mapping, quoted text, a number, a boolean or null.
+
+    Anything else is the text itself, so ``#1 String`` needs no quotes.
     """
     structured = text.lstrip().startswith(("[", "{", "'", '"'))
     try:

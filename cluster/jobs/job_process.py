@@ -1,8 +1,8 @@
 """Lets a job save its work after ``ray job stop``, which kills a job's processes three seconds after SIGTERM.
 
-Ray kills the entry process and its descendants; a longer wait would have to be set where Ray starts. So the
-entry process hands the work to a process that is not its descendant, passes SIGTERM on, and returns its exit
-status. When the entry process is killed, the work has had its SIGTERM, saves, and ends by itself.
+Ray kills the entry process and its descendants, and only the cluster's own settings can make it wait longer.
+So the entry process starts the job in a process that is not its descendant, passes SIGTERM on, and returns
+its exit status. When Ray kills the entry process, the job has received SIGTERM, saves, and exits.
 """
 
 import os
@@ -23,8 +23,8 @@ _CHECK_SECONDS = 1.0
 def run_job(main: Callable[[], int]) -> int:
     """The exit status of ``main``, which outlives the entry process of a submitted Ray job.
 
-    In any other process, and where the cluster waits long enough, ``main`` is simply called. Call it before
-    threads are started.
+    In any other process, and if the cluster waits long enough, calls ``main`` directly. Call it before
+    starting threads.
     """
     wait = os.environ.get(_WAIT, "")
     if _JOB not in os.environ or (wait.isdigit() and int(wait) >= _LONG_ENOUGH):
@@ -59,12 +59,12 @@ def run_detached(main: Callable[[], int]) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, pass_on)
         text = status.read()
-    # A process that was killed, for example out of memory, has written nothing.
+    # A killed process (for example by the OOM killer) has written nothing.
     return int(text) if text else 128 + signal.SIGKILL
 
 
 def _work(main: Callable[[], int], status: int, alive: int) -> None:
-    """The body of the detached process; does not return."""
+    """The body of the detached process. Does not return."""
     watcher = os.fork()
     if watcher == 0:
         os.close(status)
@@ -75,19 +75,19 @@ def _work(main: Callable[[], int], status: int, alive: int) -> None:
         code = main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # as at the end of any program; it must not return into the entry process's code
+    except BaseException:  # must not return into the entry process's code
         traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os.kill(watcher, signal.SIGKILL)
-        with suppress(BrokenPipeError):  # no process reads it once the entry process is killed
+        with suppress(BrokenPipeError):  # the entry process was killed
             os.write(status, str(code).encode())
         os._exit(code)
 
 
 def _watch(alive: int) -> None:
-    """Sends SIGTERM to the work when the entry process has ended, and ends with the work."""
+    """Sends SIGTERM to the job when the entry process has ended, and exits with the job."""
     work = os.getppid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     while os.getppid() == work:

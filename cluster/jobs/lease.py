@@ -1,12 +1,12 @@
 """The lease of a run or of a corpus: one process owns it, and only its owner may commit checkpoints.
 
 Attempts are numbered. A conditional put creates ``RUN/attempts/000007.json``, so each number belongs to one
-process. The owner rewrites ``RUN/attempts/000007.beat`` every few seconds, and records there that it ends. A
-second start watches that file: if it changes, the owner is alive, and the start is refused. Only changes
-between two reads count, never a clock, because clocks of hosts and stores differ.
+process. The owner rewrites ``RUN/attempts/000007.beat`` every few seconds and records its end there. A
+second start watches that file. If it changes, the owner is alive, and the second start fails. Only changes
+between two reads count, because the clocks of hosts and stores differ.
 
-A process that sees a number above its own has been replaced and stops writing. This happens, for example,
-after a take-over, or when the process was disconnected for a while.
+A process that sees a higher number than its own has been replaced and stops writing. This happens, for
+example, after a take-over or a long network failure.
 """
 
 import json
@@ -27,7 +27,7 @@ from schemas.errors import CheckpointError, StorageError
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 30.0
-"""Default time without a heartbeat after which a start considers a run abandoned."""
+"""Default time without a heartbeat after which a new start considers a run abandoned."""
 
 _KEEP = 16
 """Attempt files to keep, for people to read. Only the newest one counts."""
@@ -35,11 +35,11 @@ _NAME = re.compile(r"(\d{6,})\.json")
 _BEATS = 6
 """Heartbeats during that time."""
 _BEATS_OF_THE_LIVING = 2
-"""Changes of the heartbeat that prove an owner alive; the first may be the last one of a dying process."""
+"""Heartbeat changes that prove an owner alive. A single change may be the last one of a dying process."""
 
 
 class FencedError(CheckpointError):
-    """A newer attempt owns the run; this process may no longer commit."""
+    """A newer attempt owns the run, so this process may no longer commit."""
 
 
 class LeaseHeldError(CheckpointError):
@@ -51,19 +51,19 @@ class Claimant:
     """A process that requests the ownership of a run, and its conditions."""
 
     name: str | None = None
-    """Becomes part of the folder names (letters, digits, ``-``); random by default."""
+    """Part of the folder names (letters, digits, ``-``). Random by default."""
     job: str | None = None
     """Identifies the job. Its restarts replace its own earlier attempts, which the launcher has ended."""
     take_over: bool = False
-    """Replace an owner that is alive."""
+    """Whether to replace an owner that is alive."""
     seconds: float = LEASE_SECONDS
     """How long an owner may be silent."""
     free_attempt: int | None = None
-    """The newest attempt, if the caller has watched it and it has ended; 0 for a new run."""
+    """The newest attempt if the caller has seen it end, or 0 for a new run."""
     doing: str = "training this run"
-    """What an owner does, for the error."""
+    """What the owner is doing, for the error message."""
     advice: str = "stop it first, choose another run.name, or add --take-over, which replaces it"
-    """What to do when the owner is alive, for the error."""
+    """What to do when the owner is alive, for the error message."""
 
 
 class RunLease:
@@ -73,9 +73,9 @@ class RunLease:
         self.run_uri = run_uri
         self.number = number
         self.suffix = folder_suffix
-        """Number and name of the attempt; makes its folder names unique."""
+        """Number and name of the attempt, which make its folder names unique."""
         self.displaced: FencedError | None = None
-        """Set by the heartbeat as soon as it sees a newer attempt."""
+        """The heartbeat sets this as soon as it sees a newer attempt."""
         self._pause = seconds / _BEATS
         self._ended = threading.Event()
         self._heartbeat: threading.Thread | None = None
@@ -91,14 +91,14 @@ class RunLease:
             raise self.displaced
 
     def start_heartbeat(self) -> None:
-        """Shows other starts, from now on, that this process is alive."""
+        """Starts to show other processes that this one is alive."""
         self._heartbeat = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._heartbeat.start()
 
     def release(self) -> None:
         """Ends the heartbeat and records the end, so that the next start need not wait.
 
-        Records nothing when the storage does not answer: then the next start waits.
+        Records nothing if the storage does not answer. Then the next start waits.
         """
         self._ended.set()
         heartbeat, self._heartbeat = self._heartbeat, None
@@ -116,7 +116,7 @@ class RunLease:
             except FencedError:
                 return
             except (StorageError, OSError) as error:
-                logger.warning("%s: cannot see whether a newer attempt owns the run: %s", self.run_uri, error)
+                logger.warning("%s: cannot check for a newer attempt: %s", self.run_uri, error)
             if self._ended.wait(self._pause):
                 return
 
@@ -125,14 +125,14 @@ class RunLease:
         try:
             storage.put_bytes(_beat_uri(self.run_uri, self.number), json.dumps(beat).encode())
         except (StorageError, OSError) as error:
-            logger.warning("%s: heartbeat not written: %s", self.run_uri, error)
+            logger.warning("%s: cannot write the heartbeat: %s", self.run_uri, error)
 
 
 def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
-    """Makes this process the owner of the run: attempts before this one may no longer commit.
+    """Makes this process the owner of the run. Earlier attempts may no longer commit.
 
-    Raises LeaseHeldError while another process owns it, unless the claimant takes over; FencedError when
-    this job owned the run and another one has replaced it since.
+    Raises LeaseHeldError while another process owns the run, unless the claimant takes over. Raises
+    FencedError when this job owned the run and another job has replaced it since.
     """
     claimant = claimant or Claimant()
     name = (claimant.name or secrets.token_hex(4)).lower()
@@ -148,7 +148,7 @@ def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
     while True:
         number = await_free(run_uri, claimant) + 1
         content = json.dumps({"attempt": number, **details}, sort_keys=True).encode()
-        # When this fails, another start was faster. It may be alive, so the wait starts again.
+        # If this fails, another start was faster. It may be alive, so the wait starts again.
         if storage.put_if_absent(_uri(run_uri, number), content):
             break
     logger.info("%s: this is attempt %d", run_uri, number)
@@ -161,9 +161,9 @@ def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
 
 
 def await_free(run_uri: str, claimant: Claimant) -> int:
-    """The number of the newest attempt, 0 for none, once it has ended or was silent for long enough.
+    """Waits until the newest attempt has ended or was silent for long enough. Returns its number, or 0.
 
-    Changes nothing. Raises LeaseHeldError, FencedError; see `acquire_lease`.
+    Changes nothing. Raises LeaseHeldError and FencedError as `acquire_lease` does.
     """
     while True:
         number = newest_attempt(run_uri)
@@ -177,7 +177,7 @@ def await_free(run_uri: str, claimant: Claimant) -> int:
 
 
 def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str, Any]) -> bool:
-    """Watches attempt ``number`` until it has ended; false if a newer attempt came meanwhile.
+    """Watches attempt ``number`` until it has ended. False if a newer attempt appeared meanwhile.
 
     It has ended if its heartbeat file records that, if its process is dead, or if it was silent for long
     enough. Raises LeaseHeldError when it is alive.
@@ -190,7 +190,7 @@ def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str
             logger.info("%s: the process of attempt %d is dead", run_uri, number)
             return True
         if silent > seconds:
-            logger.warning("%s: attempt %d%s: no heartbeat for %g s; it counts as dead", run_uri, number,
+            logger.warning("%s: attempt %d%s: no heartbeat for %g s, so it counts as dead", run_uri, number,
                         _who(run_uri, number), seconds)  # fmt: skip
             return True
         if not announced:
@@ -214,7 +214,7 @@ def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str
 
 
 def _refuse_displaced_job(run_uri: str, claimant: Claimant, number: int, owner: Mapping[str, Any]) -> None:
-    """Raises FencedError for the restart of a job whose run has a new owner, also if it once took over."""
+    """Raises FencedError for the restart of a job whose run has a new owner, even if it took over once."""
     if claimant.job is None or owner.get("job") == claimant.job:
         return
     own = [old for old in _numbers(run_uri) if _details(run_uri, old).get("job") == claimant.job]
@@ -231,7 +231,7 @@ def newest_attempt(run_uri: str) -> int:
 
 
 def _who(run_uri: str, number: int) -> str:
-    """Host and process of an attempt, in parentheses. Empty when its file does not exist."""
+    """Host and process of an attempt, in parentheses. Empty if its file does not exist."""
     owner = _details(run_uri, number)
     return (
         f" (host {owner['host']}, process {owner['process']})" if {"host", "process"} <= owner.keys() else ""
@@ -252,7 +252,7 @@ def _seconds_of(owner: Mapping[str, Any]) -> float:
 
 
 def _last_beat(run_uri: str, number: int) -> bytes | None:
-    """The heartbeat as it stands; None before the first one."""
+    """The current heartbeat, or None before the first one."""
     try:
         return storage.read_bytes(_beat_uri(run_uri, number))
     except FileNotFoundError:

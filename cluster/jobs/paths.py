@@ -1,12 +1,12 @@
 """Resolves the paths of a job.
 
 `Location` is the type of a config field that holds a path or URI. It expands ``~`` and variables, and
-refuses what is neither a path nor a URI.
+rejects anything else.
 
-A job that was submitted with a working directory runs in a copy of it, which Ray removes after the job and
-which differs from node to node. Output there would be lost, so relative output paths lead to a permanent
-folder instead: BERTMILL_HOME, or ``bertmill`` in the home directory. In any other process relative paths
-have their usual meaning.
+A job that was submitted with a working directory runs in a copy of it. Each node has its own copy, and Ray
+removes it after the job. Output there would be lost, so relative output paths are below a permanent folder:
+BERTMILL_HOME, or ``bertmill`` in the home directory. In any other process relative paths have their usual
+meaning.
 """
 
 import logging
@@ -44,7 +44,7 @@ def expand_location(text: str) -> str:
     if expanded.startswith("~"):
         home = os.path.expanduser(expanded)  # noqa: PTH111 - Path would raise for an unknown user
         if home.startswith("~"):
-            raise ValueError(f"{text!r}: no home folder of that name")
+            raise ValueError(f"{text!r}: no user of that name has a home folder")
         expanded = home
     problem = storage.malformed(expanded)
     if problem is not None:
@@ -57,7 +57,7 @@ Location = Annotated[str, AfterValidator(expand_location)]
 
 
 def resolve_output_path(path: str) -> str:
-    """``path`` as an absolute path; URIs stay as they are. Logs a path that leads to the permanent folder."""
+    """``path`` as an absolute path, or the URI unchanged. Logs a path that leads to the permanent folder."""
     if storage.scheme(path) != "file" or "://" in path or Path(path).is_absolute():
         return path
     here = Path.cwd()
@@ -66,7 +66,7 @@ def resolve_output_path(path: str) -> str:
     try:
         resolved = Path(os.environ.get("BERTMILL_HOME") or Path.home() / "bertmill") / path
     except RuntimeError as error:
-        raise ConfigError(f"{path}: no home folder for it; set BERTMILL_HOME, or use a URI") from error
+        raise ConfigError(f"{path}: this user has no home folder; set BERTMILL_HOME, or use a URI") from error
     logger.info("%s: Ray removes the job's own folder after the job; using %s", path, resolved)
     return str(resolved)
 

@@ -10,13 +10,13 @@ _PROC = Path("/proc")
 
 
 def process_of_this_host() -> dict[str, Any]:
-    """What identifies this process: its number, when it started, and among which processes it counts."""
+    """What identifies this process: its id, its start time, and its process namespace."""
     process = os.getpid()
     return {"process": process, "process_start": _status(process)[1], "process_space": _space()}
 
 
 def is_dead(details: Mapping[str, Any]) -> bool:
-    """Whether the process that ``details`` (of `process_of_this_host`) describes has certainly ended.
+    """Whether the process that ``details`` (from `process_of_this_host`) describes has certainly ended.
 
     False when it belongs to another host or container, or when this system cannot tell.
     """
@@ -35,9 +35,9 @@ def is_dead(details: Mapping[str, Any]) -> bool:
 
 
 def _space() -> str | None:
-    """The host, its boot and the container's process namespace; None where Linux does not provide them.
+    """The host name, the boot id and the container's process namespace, or None if unavailable.
 
-    Clones of a virtual machine can have the boot and the namespace in common, but hardly the name.
+    Clones of a virtual machine may share the boot id and the namespace, but rarely the host name.
     """
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()
@@ -47,11 +47,11 @@ def _space() -> str | None:
 
 
 def _status(process: int) -> tuple[str | None, int | None]:
-    """State letter and start time (in clock ticks since boot) of a process; see proc(5), /proc/PID/stat."""
+    """State letter and start time (in clock ticks since boot) of a process. See /proc/PID/stat in proc(5)."""
     try:
         text = (_PROC / str(process) / "stat").read_text()
     except OSError:
         return None, None
-    # The name in parentheses may contain anything.
+    # The name in parentheses may contain any character.
     fields = text.rpartition(")")[2].split()
     return fields[0], int(fields[19])

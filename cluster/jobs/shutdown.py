@@ -1,4 +1,4 @@
-"""Graceful shutdown on SIGTERM and on Ctrl-C (SIGINT), which mean the same to both jobs."""
+"""Graceful shutdown on SIGTERM and Ctrl-C (SIGINT), which both jobs treat alike."""
 
 import signal
 import threading
@@ -8,18 +8,18 @@ from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 EXIT_STOPPED = 128 + signal.SIGTERM
-"""Exit status of a job that ended because of a signal; the same command resumes it."""
+"""Exit status of a job that ended because of a signal. The same command resumes it."""
 
 _requested = threading.Event()
 _nothing_to_lose = threading.Event()
 
 
 class Interrupted(BaseException):
-    """A signal arrived while there was nothing to save. Not an Exception, so that no library keeps it."""
+    """A signal arrived when the job had nothing to save. Not an Exception, so that no library catches it."""
 
 
 def install() -> None:
-    """Handles the signals, however often they come, by setting a flag. Call it in the main thread."""
+    """Makes the signals set a flag, every time they arrive. Call it in the main thread."""
     _requested.clear()
     for number in SIGNALS:
         signal.signal(number, _on_signal)
@@ -27,9 +27,9 @@ def install() -> None:
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Puts the handlers of `install` back that the code inside replaces. Ray does: its own one exits.
+    """Restores the handlers of `install` if the code inside replaces them. Ray's own handler exits.
 
-    Raises Interrupted for a SIGTERM meanwhile.
+    Raises Interrupted if SIGTERM arrives meanwhile.
     """
     in_main = threading.current_thread() is threading.main_thread()
     ours = [number for number in SIGNALS if in_main and signal.getsignal(number) is _on_signal]
@@ -47,7 +47,7 @@ def preserved() -> Iterator[None]:
 
 @contextmanager
 def handled() -> Iterator[None]:
-    """Handles the signals while inside, if this is the main thread, where signals arrive."""
+    """Handles the signals inside the block if this is the main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -73,10 +73,10 @@ def raise_if_requested(place: str = "") -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """While inside, a signal raises Interrupted in the main thread at once.
+    """Inside the block, a signal immediately raises Interrupted in the main thread.
 
-    For work that may take minutes and whose loss costs nothing, such as the start of a job. Raises
-    Interrupted on entry if a signal came before. Has no effect in other threads than the main one.
+    For work that may take minutes and can be repeated, such as the start of a job. Raises Interrupted on
+    entry if a signal has arrived before. Has no effect in threads other than the main one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -94,6 +94,6 @@ def _on_signal(number: int, frame: FrameType | None) -> None:
     del number, frame
     _requested.set()
     if _nothing_to_lose.is_set():
-        # Once only: the clean-up that follows must not be interrupted again.
+        # Only once, because a second signal must not interrupt the cleanup.
         _nothing_to_lose.clear()
         raise Interrupted

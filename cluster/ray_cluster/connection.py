@@ -1,4 +1,4 @@
-"""Joins a Ray cluster or starts one on this machine, and silences what would flood a job's log."""
+"""Joins a Ray cluster or starts one on this machine, and silences Ray messages that would flood the log."""
 
 import logging
 import os
@@ -13,14 +13,15 @@ from cluster.storage.retries import one_line
 from schemas.errors import ClusterError, ConfigError
 
 LOCAL_SETTINGS = {
-    # By default Ray stops a worker process that is idle for a second, but starting one takes seconds of a
-    # core. The stages of a small build would spend most of their time on it.
+    # By default Ray stops a worker process that is idle for a second, but starting one takes seconds of CPU
+    # time. A small build would spend most of its time on starts.
     "idle_worker_killing_time_threshold_ms": 60_000,
-    # By default Ray adds 15 to the niceness of its workers. Beside a busy process at 0 for each core, Linux
-    # then leaves them 36 of 1,060 parts of the machine (sched_prio_to_weight): 29 times slower, not twice.
+    # By default Ray adds 15 to the niceness of its workers. If another process keeps each core busy at
+    # niceness 0, Linux gives the workers 36 of 1,060 parts of the CPU (sched_prio_to_weight). They are then
+    # 29 times slower instead of 2 times.
     "worker_niceness": 0,
 }
-# With fewer CPUs than this, a reserved one is a large share of them.
+# With fewer CPUs than this, reserving one would waste a large share of them.
 _FEW_CPUS = 8
 _RESERVED_SHARE = 0.1
 _TOKEN_VARIABLES = {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}
@@ -32,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 def _is_not_about_tokens(record: logging.LogRecord) -> bool:
-    """Ray warns that it uses a token for the cluster that it starts; only the opposite deserves a warning."""
+    """A log filter that drops Ray's warning about token authentication, which this module enables."""
     return not record.getMessage().startswith("Token authentication is enabled")
 
 
@@ -40,7 +41,7 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
     """Joins the cluster that RAY_ADDRESS names (``ray job submit`` sets it), or starts one on this machine.
 
     ``num_cpus`` and ``object_store_bytes`` are the size of a new cluster. Does nothing in a process that has
-    joined a cluster. True if it has started one, which will not grow.
+    already joined a cluster. Returns True if it started a cluster, which will not grow.
 
     Raises ConfigError when no cluster answers at RAY_ADDRESS, ClusterError when Ray cannot start.
     """
@@ -55,7 +56,7 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
         with shutdown.preserved():
             init_ray(
                 address=address,
-                # Loopback keeps others out and survives network changes.
+                # Loopback keeps other hosts out and survives network changes.
                 **({"_node_ip_address": "127.0.0.1"} if local else {}),
                 num_cpus=num_cpus if local else None,
                 object_store_memory=object_store_bytes if local else None,
@@ -68,22 +69,22 @@ def connect(num_cpus: int | None = None, object_store_bytes: int | None = None) 
         advice = "start it, or unset RAY_ADDRESS to use this machine"
         raise ConfigError(f"RAY_ADDRESS={address}: no Ray cluster answers; {advice}") from error
     except (OSError, RuntimeError, KeyError) as error:
-        # Among them: no account for the user id, no room or no permission for temporary files.
+        # For example, the user id has no account, or temporary files lack space or permission.
         where = "on this machine" if local else f"with RAY_ADDRESS={address}"
         raise ClusterError(f"Ray could not start {where}: {one_line(error)}") from error
     return local
 
 
 def init_ray(**settings: Any) -> Any:
-    """ray.init, again when a busy machine takes longer than the 30 seconds that Ray allows its processes.
+    """Calls ray.init, and repeats it if a busy machine exceeds Ray's limit of 30 seconds for its processes.
 
-    Raises ClusterError when that happens five times. Processes of a failed start end with this one.
+    Raises ClusterError after five attempts. Processes of a failed start end with this process.
     """
     for attempt in range(1, _START_ATTEMPTS + 1):
         try:
             return ray.init(**settings)
         except Exception as error:
-            # Ray raises a bare Exception here, so only its text tells it from others (ray/_private/node.py).
+            # Ray raises a bare Exception here, so only its text identifies it (ray/_private/node.py).
             if _SLOW_START not in str(error):
                 raise
             logger.warning(
@@ -97,25 +98,25 @@ def init_ray(**settings: Any) -> Any:
 
 
 def _provide_token() -> None:
-    """Gives Ray a token for the cluster that it starts, where it could not keep one in the home folder."""
+    """Gives Ray a token for the cluster that it starts if the home folder cannot hold one."""
     if _TOKEN_VARIABLES & os.environ.keys():
         return
     try:
         folder = Path.home() / ".ray"
         folder.mkdir(parents=True, exist_ok=True)
         usable = os.access(folder, os.W_OK | os.X_OK)
-    except (OSError, RuntimeError):  # RuntimeError: no HOME, and no account for the user id
+    except (OSError, RuntimeError):  # RuntimeError: HOME is unset and the user id has no account
         usable = False
     if not usable:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 
 
 def quiet_ray_data() -> None:
-    """Turns off Ray Data's progress bars, and all of its console output but errors."""
+    """Turns off Ray Data's progress bars and all of its console output except errors."""
     import ray.data
 
     for handler in logging.getLogger("ray.data").handlers:
-        # Ray's own console handler, not one that other code has added.
+        # Only Ray's own console handler, not one that other code has added.
         of_ray = type(handler).__module__.startswith("ray.")
         if of_ray and isinstance(handler, logging.StreamHandler):
             handler.setLevel(logging.CRITICAL)
@@ -127,13 +128,13 @@ def quiet_ray_data() -> None:
 def use_all_cpus() -> None:
     """Lets one operator of Ray Data use (nearly) all CPUs of the cluster.
 
-    By default Ray reserves half of them for later operators, but a stage has one operator. On larger
-    clusters a small reservation remains, because it also limits how many tasks the driver starts at once and
-    how much they leave in the object store.
+    By default Ray reserves half of the CPUs for later operators, but a stage has one operator. On larger
+    clusters a small reservation remains, because it also limits how many tasks the driver starts at the same
+    time and how much they leave in the object store.
     """
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.op_resource_reservation_ratio = _RESERVED_SHARE
-    # A cluster without CPUs is still waiting for its nodes, however many they are.
+    # A cluster without CPUs is still waiting for its nodes, and their number is unknown.
     context.op_resource_reservation_enabled = not 0 < ray.cluster_resources().get("CPU", 0.0) < _FEW_CPUS

@@ -1,7 +1,7 @@
 """Publishes the metrics of both jobs on Ray's Prometheus endpoint. Dashboards and alerts use their names.
 
-Ray adds ``ray_`` to each name. All metrics are gauges: a restarted process continues with the values of its
-checkpoint (steps, tokens, skipped steps), whereas a counter would restart at 0.
+Ray adds ``ray_`` to each name. All metrics are gauges, because a restarted process continues with the values
+of its checkpoint (steps, tokens, skipped steps), whereas a counter would restart at 0.
 """
 
 import threading
@@ -73,9 +73,9 @@ ALL = (
 class Gauges:
     """Gauges with one fixed label, reported until ``close``. The process must have joined Ray.
 
-    Ray reports only gauges that were set since its last report, and drops a gauge that two reports miss. A
-    metric that seldom changes (the time of the last checkpoint, the units of a stage) would then be missing
-    when an alert reads it. A thread therefore sets every gauge again each second.
+    Ray reports only gauges that were set since its last report, and drops a gauge after two reports without
+    it. A metric that rarely changes (the time of the last checkpoint, the units of a stage) would be missing
+    when an alert reads it. Therefore a thread sets every gauge again each second.
     """
 
     def __init__(self, label: str, value: str) -> None:
@@ -133,7 +133,7 @@ class TrainingMetrics(_Publisher):
         super().__init__("run", run)
 
     def __call__(self, record: Mapping[str, Any]) -> None:
-        """Sets the gauges of the fields in ``record``; the start of a save sets its time."""
+        """Sets the gauges of the fields in ``record``. The start of a save sets its time."""
         if "event" in record:
             if record["event"] in ("started", "saving"):
                 self._gauges.set(SAVED_AT, time.time())

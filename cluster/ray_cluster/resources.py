@@ -1,4 +1,4 @@
-"""What a job needs from a Ray cluster, and what the cluster has: for the lines of a job that waits."""
+"""Compares what a job needs with what the Ray cluster has, and waits for resources."""
 
 import logging
 import time
@@ -13,14 +13,14 @@ from schemas.errors import ClusterError
 logger = logging.getLogger(__name__)
 
 UNTIL_FIRST_LINE, BETWEEN_LINES = 5.0, 30.0
-"""Seconds of waiting before the first log line about it, and between two such lines."""
+"""Seconds to wait before the first log line about the wait, and between two such lines."""
 _POLL_SECONDS = 0.5
 
 
 def shortage(bundle: Mapping[str, float], copies: int) -> str | None:
-    """What the cluster lacks for ``copies`` of ``bundle`` (resource -> amount), as text; None if nothing.
+    """What the cluster lacks for ``copies`` of ``bundle`` (resource -> amount), as text. None if nothing.
 
-    Names what the whole cluster has, what is free of it, or that no single node has room for a bundle.
+    Names what the whole cluster has, how much of it is free, or that no single node has room for a bundle.
     """
     needed = {name: amount * copies for name, amount in bundle.items() if amount}
     total, free = ray.cluster_resources(), ray.available_resources()
@@ -43,7 +43,7 @@ def check_fits(bundle: Mapping[str, float], copies: int, advice: str) -> None:
 
 
 def await_bundle(bundle: Mapping[str, float], what: str) -> None:
-    """Waits until the cluster has room for ``bundle``; logs every half minute what is missing.
+    """Waits until the cluster has room for ``bundle``. Logs every half minute what is missing.
 
     Requests the resources, so that an autoscaler can add nodes.
     """

@@ -1,8 +1,8 @@
 """Submits the two jobs to a Ray cluster, follows their output and returns their exit status.
 
-A job has a stable name. Ray refuses a submission id that it has seen, so the attempts of a job are
-``name``, ``name-2``, ``name-3`` and so on. A new attempt is refused while the last one is running, because
-two copies of a job would write to the same place.
+A job has a stable name. Ray rejects a submission id that it has seen, so the attempts of a job are
+``name``, ``name-2``, ``name-3`` and so on. A new attempt cannot start while the last one is running, because
+two copies of a job would write to the same output.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class Job:
 
 
 def job_name(kind: str, config_uri: str, config: bytes, overrides: Sequence[str]) -> str:
-    """``kind-stem-hash``: equal configs have equal names, so that a config identifies its job."""
+    """``kind-stem-hash``. Equal configs have equal names, so that a config identifies its job."""
     digest = hashlib.sha256(b"\0".join([config, *(text.encode() for text in overrides)])).hexdigest()
     stem = config_uri.rsplit("/", 1)[-1].rsplit(".", 1)[0]
     clean = "".join(character if character.isalnum() else "-" for character in stem)
@@ -84,7 +84,7 @@ def connect(address: str | None) -> JobSubmissionClient:
 
 @contextmanager
 def _plain_errors(where: str) -> Iterator[None]:
-    """Reduces Ray's messages of many lines, some with a server traceback, to the reason."""
+    """Reduces Ray's multi-line messages, some of which include a server traceback, to the reason."""
     try:
         yield
     except OSError as error:  # of requests, of aiohttp, and Ray's own ConnectionError
@@ -137,17 +137,17 @@ def submit(client: JobSubmissionClient, job: Job) -> str:
             submission_id=submission,
             runtime_env=dict(job.runtime_env),
             metadata={**job.metadata, "bertmill_job": job.name},
-            # The driver only starts tasks. It must run on a full cluster, and on a head without CPUs.
+            # The driver only starts tasks. It must run on a full cluster and on a head node without CPUs.
             entrypoint_num_cpus=0,
         )
     return submission
 
 
 def follow(client: JobSubmissionClient, submission: str, write: Callable[[str], object]) -> JobDetails:
-    """Passes the job's output to ``write`` until the job ends; returns its final details.
+    """Passes the job's output to ``write`` until the job ends. Returns its final details.
 
-    It reopens broken connections, of which a job of days outlives many, and writes nothing twice. Raises
-    ClusterError when the cluster does not answer for two minutes.
+    It reopens broken connections, which are common in jobs that run for days, and writes nothing twice.
+    Raises ClusterError when the cluster does not answer for two minutes.
     """
     with _plain_errors(submission):
         client.get_job_info(submission)  # the connection for logs gives no reason when it is refused
@@ -177,7 +177,7 @@ def _wait(attempts_left: retries.Attempts, error: Exception) -> None:
 
 
 class _Output:
-    """Writes a log that each connection sends from its start, each character once."""
+    """Writes each character of a log once, although each connection sends the log from its start."""
 
     def __init__(self, write: Callable[[str], object]) -> None:
         self._write = write
@@ -201,7 +201,7 @@ class _Output:
 
 
 def exit_status(details: JobDetails) -> int:
-    """0 if the job succeeded, its exit status if it failed, 1 if it has none or was stopped."""
+    """0 if the job succeeded, its exit status if it failed, 1 if it was stopped or has no exit status."""
     if details.status == JobStatus.SUCCEEDED:
         return 0
     code = details.driver_exit_code
@@ -209,6 +209,6 @@ def exit_status(details: JobDetails) -> int:
 
 
 def stop(client: JobSubmissionClient, submission: str) -> bool:
-    """Stops a job by SIGTERM, so that a training run saves first; False if it had ended."""
+    """Stops a job with SIGTERM, so that a training run saves first. False if the job had ended."""
     with _plain_errors(submission):
         return bool(client.stop_job(submission))

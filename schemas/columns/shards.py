@@ -11,8 +11,9 @@ SHARD = pa.schema(
         pa.field("input_ids", pa.list_(pa.int32()), nullable=False),
         # Token types are 0 before this position and 1 from it on. Without a segment B it equals length.
         pa.field("segment_a_length", pa.int32(), nullable=False),
-        # Ascending, and the original ids at those positions.
+        # Ascending positions of the targets, counted from the start of the row.
         pa.field("masked_positions", pa.list_(pa.int32()), nullable=False),
+        # The original ids at those positions.
         pa.field("masked_ids", pa.list_(pa.int32()), nullable=False),
         pa.field("next_sentence_label", pa.int8(), nullable=False),
         pa.field("length", pa.int32(), nullable=False),

@@ -15,7 +15,7 @@ from schemas.randomness import stream, unit_interval
 
 _LAST = np.uint64(0xFFFFFFFFFFFFFFFF)
 _NEVER_FITS = 1 << 20
-# Words, and groups of words, to try before the full rows are dropped.
+# Words, and groups of words, to try before dropping the full rows.
 _COLUMNS = 32
 _GROUPS = 8
 MAX_GROUP_WORDS = 57
@@ -23,7 +23,7 @@ MAX_GROUP_WORDS = 57
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a block of rows, row by row; W words, n rows."""
+    """The W words of a block of n rows, row by row."""
 
     offsets: I64
     """[n + 1] start of each row."""
@@ -36,7 +36,7 @@ class Words:
     count: I64
     """[n] words in each row."""
     breaks: Flags
-    """[W] whether no candidate is right before the word."""
+    """[W] whether no candidate directly precedes the word."""
 
     @cached_property
     def row(self) -> I64:
@@ -59,7 +59,7 @@ class Targets:
     position: I64
     """Counted from the start of the row."""
     group: I64
-    """First position of the group of words that is masked together; for single tokens, the position."""
+    """First position of the group of words that is masked together. For single tokens, the position."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ChosenWords:
 
 
 def row_sums(flags: Flags, offsets: I64) -> I64:
-    """[n] number of set flags in each row; fast when few are set."""
+    """[n] number of set flags in each row. Fast when few are set."""
     return np.diff(np.searchsorted(np.flatnonzero(flags), offsets))
 
 
@@ -97,7 +97,7 @@ def pick_tokens(candidate: Flags, offsets: I64, budget: I64, keys: U64) -> Targe
 
 
 def _random_order(keys: U64, allowed: Flags) -> tuple[U64, np.uint64]:
-    """[n, width] random bits above the column number, disallowed columns last; and the column's bit mask."""
+    """[n, width] random bits above the column number, disallowed columns last. Also the column's bit mask."""
     width = allowed.shape[1]
     low = np.uint64((1 << width.bit_length()) - 1)
     columns = np.arange(width)
@@ -109,7 +109,7 @@ def _random_order(keys: U64, allowed: Flags) -> tuple[U64, np.uint64]:
 
 
 def find_words(candidate: Flags, joins: Flags, offsets: I64) -> Words:
-    """Splits runs of candidates into words: a word starts where a piece does not join the piece before."""
+    """Splits runs of candidates into words. A word starts where a piece does not join the previous piece."""
     after_candidate = np.empty_like(candidate)
     after_candidate[1:] = candidate[:-1]
     after_candidate[offsets[:-1]] = False
@@ -132,8 +132,8 @@ class GroupLengths:
     """[n] random key of each row."""
     whole: bool
     """False (span): a length past the end of its run is cut there, and a group ends early at the budget or
-    at a masked word. True (ngram): such a length is never drawn; a group is shortened until it fits the
-    budget, and dropped when it touches a masked word."""
+    at a masked word. True (ngram): such a length is never drawn. A group is shortened until it fits the
+    budget, and dropped if it touches a masked word."""
 
     def draw(self, row: I64, position: I64, run: I64) -> I64:
         """Lengths of groups at the words with these rows, positions and words left in their run."""
@@ -148,7 +148,7 @@ class GroupLengths:
 def pick_words(
     words: Words, *, budget: I64, keys: U64, groups: GroupLengths | None, max_predictions: int
 ) -> ChosenWords:
-    """Takes words of each row in random order, single or in groups, while its ``budget`` of pieces lasts.
+    """Chooses words of each row in random order, singly or in groups, within its ``budget`` of pieces.
 
     Raises ValueError for groups of more than MAX_GROUP_WORDS words.
     """
@@ -220,8 +220,8 @@ def _fill_singly(order: _Order, budget: I64) -> I32:
 class _Groups:
     """The state of filling rows with groups of words: the words taken and the budget left.
 
-    Taken words are bits of their row. The eight bytes from a word's byte on cover it and at least the 56
-    words after it, so one integer holds how many words are free from there.
+    Each taken word is a bit of its row. The eight bytes starting at a word's byte cover it and at least the
+    56 words after it, so one integer shows how many words are free from there.
     """
 
     def __init__(self, order: _Order, budget: I64, lengths: GroupLengths) -> None:
@@ -238,7 +238,7 @@ class _Groups:
         self._ended = np.cumsum(ends)
 
     def fill(self) -> I32:
-        """[W] first word of the group that took the word, else -1; each step adds one group to a row."""
+        """[W] first word of the group that took the word, else -1. Each step adds one group to a row."""
         words, groups = self._words, []
         active = np.flatnonzero(self._left > 0)
         for begin in range(0, self._order.width, _GROUPS):
@@ -263,7 +263,7 @@ class _Groups:
         return anchor
 
     def _place(self, tried: "_Tried", left: I64, budget: I64) -> tuple[I64, I64]:
-        """Adds one group to each row and subtracts its pieces from ``left``, of the row's ``budget``.
+        """Adds one group to each row and subtracts its pieces from ``left``, what remains of the ``budget``.
 
         Returns the first word and the number of words of each added group. A finished row has nothing
         left.

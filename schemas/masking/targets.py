@@ -10,7 +10,7 @@ Intended differences from them:
   default.
 - A word ends at a separator, so the first piece of B never joins the last word of A.
 - In scripts without spaces between words each piece is a separate word, unless a segmenter (word_list.py)
-  finds longer ones. There a run of ``##`` pieces is a sentence, which no budget holds.
+  finds longer ones. There a run of ``##`` pieces is a sentence, which exceeds any budget.
 - Every row that has a piece to predict gets a target. When no word fits the row's budget, the first word in
   random order with at most ``max_predictions`` pieces is masked whole. Without such a word, the first
   ``max_predictions`` pieces of the first word are masked.
@@ -36,14 +36,14 @@ MaskUnit = Literal["token", "whole_word", "span", "ngram"]
 Ids = I32
 Offsets = I64
 Keys = U64
-# From the flat ids and the row offsets: true where a piece belongs to the word of the piece before it.
+# Takes the flat ids and the row offsets. True where a piece belongs to the word of the previous piece.
 Segmenter = Callable[[Ids, Offsets], Flags]
 
 # The purpose of a draw: the second part of its key.
 _SELECTION, _LENGTH, _REPLACEMENT, _PIECE = 1, 2, 3, 4
-# Elements of the matrix rows x longest row in one step, so that it stays in the CPU's cache.
+# Elements of the matrix (rows x longest row) in one step. This size stays in the CPU's cache.
 _BLOCK_CELLS = 1 << 18
-# Each step adds one group to a row, so a step needs more rows to be worth its calls.
+# Each step adds only one group to a row, so it needs more rows to outweigh the overhead of its calls.
 _BLOCK_CELLS_OF_GROUPS = 1 << 20
 
 
@@ -54,17 +54,17 @@ class MaskingRule:
     unit: MaskUnit = "whole_word"
     """token: single pieces; whole_word; span: up to 10 words, geometric; ngram: 1 to 3 words, p(n) ~ 1/n."""
     probability: float = 0.15
-    """Share of a row's tokens that become targets; its special tokens count."""
+    """Share of a row's tokens, special tokens included, that become targets."""
     max_predictions: int = 20
     """Maximum number of targets of a row."""
     mask_share: float = 0.8
     """Share of the targets that become [MASK]."""
     random_share: float = 0.1
-    """Share of the targets that become a random piece; the rest stays unchanged."""
+    """Share of the targets that become a random piece. The rest stays unchanged."""
     span_probability: float = 0.2
     """Parameter of the geometric distribution of span lengths (SpanBERT's published command)."""
     max_span: int = 10
-    """Maximum number of words in a span; the geometric distribution is cut there and renormalized."""
+    """Maximum number of words in a span. The geometric distribution is cut there and renormalized."""
     max_ngram: int = 3
     """Maximum number of words in an n-gram."""
 
@@ -120,7 +120,7 @@ class Rows:
     offsets: Offsets
     """[n + 1] start of each row in ``ids``."""
     keys: Keys
-    """[n] random keys: equal rows with equal keys get equal masks."""
+    """[n] random keys. Equal rows with equal keys get equal masks."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def _groups(rows: Rows, rule: MaskingRule) -> selection.GroupLengths | None:
         return None
     keys = draws(rows.keys, _LENGTH)
     if rule.unit == "span":
-        # By products, because the last bit of a power may differ between machines.
+        # Use products, because the last bit of a power may differ between machines.
         weights = np.cumprod(
             np.array([1.0] + [1 - rule.span_probability] * (rule.max_span - 1)), dtype=np.float64
         )
@@ -236,7 +236,7 @@ def _groups(rows: Rows, rule: MaskingRule) -> selection.GroupLengths | None:
 
 
 def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArray[np.int64]:
-    """[n] number of targets: the rule's share of the length, half to even, from 1 to the candidates."""
+    """[n] number of targets: the rule's share of the length, half to even, at most the candidates."""
     share = np.rint(np.diff(offsets) * rule.probability).astype(np.int64)
     share = np.clip(share, 1, rule.max_predictions)
     available = np.diff(offsets) - selection.row_sums(~candidate, offsets)

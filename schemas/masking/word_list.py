@@ -1,9 +1,9 @@
-"""Finds the words of scripts without spaces by a word list, so that they are masked whole.
+"""Finds the words of scripts without spaces with a word list, so that masking covers whole words.
 
 Thai, Lao, Khmer, Japanese and Chinese text has no visible word boundaries: a run of ``##`` pieces may be a
 sentence, and Chinese has one piece for each character. By default the masking rule treats each such piece
-as a word. With a word list, pieces that spell a listed word form one word; from left to right, the longest
-match wins.
+as a word. With a word list, pieces that spell a listed word form one word. Matching goes from left to right
+and prefers the longest word.
 """
 
 from collections.abc import Iterable, Sequence
@@ -54,11 +54,11 @@ class WordList:
         return joins
 
     def _word_sizes(self, ids: Ids, offsets: Offsets) -> I64 | None:
-        """[T] number of pieces of the longest listed word that starts at each piece; None without any."""
+        """[T] number of pieces of the longest listed word that starts at each piece, or None."""
         spaceless = self.spaceless[ids]
         if self.words.size == 0 or not spaceless.any():
             return None
-        # The number of pieces of such scripts from each piece on, within its row.
+        # For each piece, the number of consecutive pieces of such scripts from it to the end of its row.
         end = spaceless.copy()
         end[:-1] &= spaceless[1:]
         end[offsets[1:] - 1] = False
@@ -92,7 +92,7 @@ def _hash(cut: tuple[str, ...]) -> int:
 
 
 def _cuts(word: str, known: set[str]) -> list[tuple[str, ...]]:
-    """The ways to spell the word in at most MAX_PIECES known pieces; the first 64."""
+    """The first 64 ways to spell the word in at most MAX_PIECES known pieces."""
     cuts: list[tuple[str, ...]] = []
     open_cuts: list[tuple[tuple[str, ...], int]] = [((), 0)]
     while open_cuts and len(cuts) < 64:
@@ -106,7 +106,7 @@ def _cuts(word: str, known: set[str]) -> list[tuple[str, ...]]:
 
 
 def _inside_words(size: I64) -> Flags:
-    """[T] true inside the words, taken from left to right, except at their first pieces."""
+    """[T] true inside the words, from left to right, except at their first pieces."""
     inside = np.zeros(size.size, np.bool_)
     place, steps = 0, size.tolist()
     for start in np.flatnonzero(size > 1).tolist():

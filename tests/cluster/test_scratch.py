@@ -76,7 +76,7 @@ def test_many_processes_never_take_the_folders_of_each_other(tmp_path: Path) -> 
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with (
-        pytest.raises(StorageError, match="cannot make a temporary folder: Not a directory"),
+        pytest.raises(StorageError, match="cannot create a temporary folder: Not a directory"),
         scratch.folder("test", tmp_path / "file"),
     ):
         pass

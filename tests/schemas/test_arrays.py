@@ -1,4 +1,4 @@
-"""Sets of numbers against NumPy's own functions."""
+"""Compares sets of numbers with NumPy's own functions."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from schemas.arrays import are_among, distinct_values
 
-# Few values, so that they repeat, and the two ends of the range.
+# Few values, so that they repeat, and both ends of the range.
 NUMBERS = st.lists(st.integers(0, 5) | st.sampled_from([2**63, 2**64 - 1]), max_size=40)
 
 

@@ -1,4 +1,4 @@
-"""Wrong fields are named by their place, edits break the seal, and other versions are refused."""
+"""Errors name the path of a wrong field, edits break the seal, and other versions are refused."""
 
 import json
 from typing import Any

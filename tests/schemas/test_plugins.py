@@ -1,4 +1,4 @@
-"""Objects named in a config by their dotted name."""
+"""Loading objects by the dotted names in a config."""
 
 import itertools
 import sys

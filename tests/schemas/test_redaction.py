@@ -1,4 +1,4 @@
-"""Secrets of URLs: in no message and no name."""
+"""Messages and names contain no secrets of URLs."""
 
 import pickle
 

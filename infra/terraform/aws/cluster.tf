@@ -20,7 +20,7 @@ resource "aws_eks_cluster" "this" {
   depends_on = [aws_iam_role_policy_attachment.control_plane]
 }
 
-# They take over the unmanaged copies of three add-ons that a new cluster has.
+# These replace the unmanaged copies of three add-ons in a new cluster.
 resource "aws_eks_addon" "this" {
   for_each                    = toset(["vpc-cni", "kube-proxy", "eks-pod-identity-agent"])
   cluster_name                = aws_eks_cluster.this.name
@@ -72,7 +72,7 @@ resource "aws_eks_node_group" "this" {
   }
 
   lifecycle {
-    # Set by the autoscaler.
+    # The autoscaler sets it.
     ignore_changes = [scaling_config[0].desired_size]
   }
 

@@ -61,7 +61,7 @@ def test_home_and_variables_are_expanded(tmp_path: Path, monkeypatch: pytest.Mon
     [
         ("$NO_SUCH_THING/runs", "the environment variable 'NO_SUCH_THING' is not set"),
         ("s3://${NO_SUCH_THING}/runs", "the environment variable 'NO_SUCH_THING' is not set"),
-        ("~no-such-user/runs", "no home folder of that name"),
+        ("~no-such-user/runs", "no user of that name has a home folder"),
         ("s3:/b/runs", "write s3://b/runs"),
         ("s3:b/runs", "write s3://b/runs"),
         ("S3://b/runs", "write s3://b/runs"),

@@ -1,4 +1,4 @@
-"""Groups of words: the vectorised filling of rows against one word after the other."""
+"""Compares the vectorized selection of groups of words with a plain loop over words."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ from schemas.masking.selection import MAX_GROUP_WORDS, GroupLengths, Words, find
 from schemas.masking.targets import offsets_of
 from schemas.randomness import draws, stream
 
-# A row: the subwords of each word, 0 for one that is not a candidate.
+# A row: the number of subwords of each word, or 0 for a word that is not a candidate.
 Row = list[int]
 
 
 def words_of(rows: list[Row]) -> Words:
-    """The words of rows that consist of words of these sizes."""
+    """The words of rows with words of these sizes."""
     candidate, joins = [], []
     for row in rows:
         for size in row:
@@ -25,7 +25,7 @@ def words_of(rows: list[Row]) -> Words:
 
 
 def plainly(words: Words, budget: list[int], lengths: GroupLengths, limit: int) -> dict[int, int]:
-    """Word -> first word of its group, by the rule's own words."""
+    """Word -> first word of its group, computed one word at a time."""
     taken: dict[int, int] = {}
     low = (1 << int(words.count.max()).bit_length()) - 1
     for row, allowed in enumerate(budget):

@@ -193,7 +193,7 @@ def test_words_are_masked_whole_and_end_at_a_separator() -> None:
 def test_where_no_word_fits_one_is_masked_all_the_same() -> None:
     rows = rows_of([[WORD, PIECE, PIECE] * 3] * 200)
     whole = mask_rows(rows, MaskingRule(unit="whole_word", max_predictions=3), VOCABULARY)
-    # 15 % of 11 tokens are 2; the words have 3 pieces; up to max_predictions a word is taken whole.
+    # 15 % of 11 tokens is 2, but the words have 3 pieces. A word of up to max_predictions pieces stays whole.
     assert {tuple(each) for each in split(whole)} == {(1, 2, 3), (4, 5, 6), (7, 8, 9)}
     parted = mask_rows(rows, MaskingRule(unit="whole_word", max_predictions=2), VOCABULARY)
     assert {tuple(each) for each in split(parted)} == {(1, 2), (4, 5), (7, 8)}
@@ -218,7 +218,7 @@ def test_a_segmenter_gives_the_words_of_a_script_without_word_spaces() -> None:
 
 def test_span_lengths_are_geometric_in_words() -> None:
     rows = full_rows(6000, 510)
-    # A low rate, so that spans neither meet nor reach the budget but for the last of a row.
+    # At this low rate spans do not meet, and only the last one of a row reaches the budget.
     rule = MaskingRule(unit="span", probability=0.06, max_predictions=100)
     lengths: Counter[int] = Counter()
     for positions in split(mask_rows(rows, rule, VOCABULARY)):
@@ -274,7 +274,7 @@ def test_ngrams_are_as_likely_as_one_over_their_length() -> None:
             first[3] += 1
         else:
             first[0] += 1
-    # 3 in a row: one trigram, or (rarely) pieces that happen to touch.
+    # Three adjacent pieces are one trigram or, rarely, separate groups that touch.
     assert first[3] / 8000 == pytest.approx((1 / 3) / (1 + 1 / 2 + 1 / 3), abs=0.03)
 
 

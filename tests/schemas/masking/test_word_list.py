@@ -1,4 +1,4 @@
-"""Words of scripts without spaces, by a list."""
+"""Finding words of scripts without spaces with a word list."""
 
 import itertools
 

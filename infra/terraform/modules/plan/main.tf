@@ -70,7 +70,7 @@ output "node_groups" {
     for name, group in merge(local.head, local.on_demand, local.spot) : name => merge(group, {
       # The autoscaler starts the first node of a group only for a pod that fits. It reads CPUs, memory and GPUs
       # from the instance type, and the disk from this tag: the nine tenths that the kubelet offers to pods. Local
-      # disks are larger. The other tag tells it the network cards.
+      # disks are larger. The other tag gives the number of network cards.
       tags = merge(
         { "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage" = "${floor(group.disk_gib * 0.9) - 2}Gi" },
         group.efa_cards > 0 ? { "k8s.io/cluster-autoscaler/node-template/resources/vpc.amazonaws.com/efa" = tostring(group.efa_cards) } : {},
