@@ -46,13 +46,13 @@ Result = TypeVar("Result")
 CLAIMANT = Claimant(
     doing="building this corpus", advice="wait until it has ended, or stop it and rerun the same command"
 )
-"""How a build owns its output."""
+"""How a build claims its output."""
 
 
 def dry_run(config: BuildConfig) -> str:
     """The resolved config and the planned units, as text. Reads sources and writes nothing.
 
-    Raises BertmillError on a user's mistake, also for an earlier build that cannot be used.
+    Raises BertmillError on a user's mistake or if the previous build cannot be used.
     """
     open_previous(config)
     fields = public_fields(config.model_dump(mode="json"))
@@ -87,9 +87,9 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
 
 
 def preflight(config: BuildConfig) -> tuple[BuildIdentity, list[Unit], PreviousPages | None]:
-    """Identity, units and earlier pages of a build, after all checks that need no Ray.
+    """Runs all checks that need no Ray. Returns the identity, the units and the previous pages of a build.
 
-    Reads only. Raises BertmillError on a user's mistake.
+    Writes nothing. Raises BertmillError on a user's mistake.
     """
     identity = BuildIdentity.of(config)
     _check_side_files(config)
@@ -98,12 +98,12 @@ def preflight(config: BuildConfig) -> tuple[BuildIdentity, list[Unit], PreviousP
 
 
 def work_folder(output: str) -> str:
-    """Where a build keeps what it resumes from, and who is building."""
+    """The folder with the state for resuming a build and the lease of the process that builds."""
     return storage.join(output, "work")
 
 
 def _check_side_files(config: BuildConfig) -> None:
-    """Reads the files that only late stages need, so that a mistake shows at once. Raises BertmillError."""
+    """Reads the files that only late stages need, so that mistakes show early. Raises BertmillError."""
     if config.vocabulary.path is not None and is_hub_tokenizer(config.vocabulary.path):
         load_hub_tokenizer(config.vocabulary.path)
     elif config.vocabulary.path is not None:
@@ -140,7 +140,7 @@ def _run_stages(
     if deduplicated.signatures is not None:
         publish_signatures(config, deduplicated.signatures)
     split = run("split", lambda: run_split(config, work, extracted, deduplicated))
-    # From here on all builds write the same names: tokenizer, shards, manifest.
+    # From here on, all builds use the same file names: tokenizer, shards, manifest.
     identity.claim_output(config.output)
     vocabulary = run("vocabulary", lambda: run_vocabulary(config, work, extracted, deduplicated))
     instances = run(

@@ -3,7 +3,7 @@
     python pipeline/build_corpus.py --config configs/demo.yaml [--dry-run] [--dedup.near=true]
     ray job submit --working-dir . -- python pipeline/build_corpus.py --config configs/wikipedia-104.yaml
 
-Kill it at any time and rerun the same command: it resumes from what it has committed.
+Kill it at any time and rerun the same command. It resumes from its committed units.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == "__main__":
-    # As a script, import the packages of this checkout, and none of this folder's modules by a bare name.
+    # When run as a script, import the packages of this checkout instead of this folder's modules.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from cluster.jobs import shutdown
@@ -25,7 +25,7 @@ from schemas.errors import BertmillError
 
 
 def argument_parser() -> argparse.ArgumentParser:
-    """The parser of this job; it leaves ``--field=value`` overrides to the caller."""
+    """The parser of this job. It leaves ``--field=value`` overrides to the caller."""
     parser = job_parser(
         "build_corpus.py",
         "Builds a corpus of BERT pre-training shards from raw dumps.",

@@ -24,7 +24,7 @@ MaskUnit = Literal["token", "whole_word", "span", "ngram"]
 
 
 NOT_OF_THE_CORPUS = {"output", "previous"}
-"""Fields of BuildConfig that no byte of the corpus depends on."""
+"""Fields of BuildConfig that do not affect the corpus."""
 
 
 class Section(BaseModel):
@@ -64,23 +64,23 @@ class Source(Section):
     """Language code. The default comes from the data for wikimedia and wikipedia_parquet, and from the field
     lang for jsonl."""
     index: Location | None = None
-    """Wikimedia multistream index of a source with one dump. The default is the index beside the dump, if
-    there is one."""
+    """Wikimedia multistream index of a source with one dump. The default is the index next to the dump, if
+    it exists."""
     date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}-\d{2}|latest)$")] | None = None
-    """For wikimedia: which Content File Exports are read when the paths have several dates of a wiki, as
-    YYYY-MM-DD or latest (of each wiki, the newest complete one). Without it, several dates are an error."""
+    """For wikimedia: which Content File Exports to read when the paths have several dates of a wiki:
+    YYYY-MM-DD, or latest for the newest complete one of each wiki. Without it, several dates are an error."""
     check_hashes: bool = True
-    """For wikimedia: whether Content File Exports must be complete by the SHA256SUMS beside them and have the
-    hashes listed there. false reads the files as they are."""
+    """For wikimedia: check that Content File Exports are complete and have the hashes listed in their
+    SHA256SUMS. false reads the files without these checks."""
     namespaces: Annotated[list[int], Field(min_length=1)] = [0]
     """For wikimedia: namespaces whose pages are read. 0 has the articles."""
     documents: Literal["file", "blank_lines"] = "file"
-    """For text: a document per file, or documents separated by blank lines, as in BERT's own data script."""
+    """For text: one document per file, or documents separated by blank lines, as in BERT's data script."""
     form: Literal["auto", "books", "rows", "sentences"] = "auto"
-    """For bookcorpus: a text file per book, rows with title and text, or a sentence per row without book
+    """For bookcorpus: one text file per book, rows with title and text, or one sentence per row without book
     boundaries. auto treats text files as books and distinguishes the other two by their columns."""
     sentences_per_document: Annotated[int, Field(ge=8)] = 256
-    """For bookcorpus in the form sentences: mean length of the documents that rows are cut into."""
+    """For bookcorpus in the form sentences: mean number of sentences (rows) per document."""
     text_field: str = "text"
     """For jsonl and Parquet: the field with the text. The fields id, title and lang are used if present."""
     options: dict[str, Any] = {}
@@ -115,7 +115,7 @@ class Extraction(Section):
     """Pages with fewer characters of text than this are skipped as too-short."""
     weigh_scripts: bool = True
     """For min_chars: a Chinese character counts as 2.5, a Hangul syllable as 2 and a kana as 1.5, because
-    they carry that much more text than a letter. false counts every character as 1."""
+    they carry more text than a letter. false counts every character as 1."""
     max_page_chars: Annotated[int, Field(ge=1000)] = 4_000_000
     """Pages with more wikitext than this are skipped as too-large. A longer text file is cut into parts."""
     page_seconds: Annotated[float, Field(gt=0)] = 20.0
@@ -127,18 +127,18 @@ class Extraction(Section):
     lists: Literal["keep", "drop"] = "keep"
     """Whether list items become paragraphs of their own or are dropped."""
     math: Literal["inline", "tex", "placeholder"] = "inline"
-    """Formulas as their TeX source (inline, tex) or as the placeholder [formula]. Paragraphs of nothing but
-    formulas are dropped and counted, except with tex."""
+    """Formulas as their TeX source (inline, tex) or as the placeholder [formula]. Paragraphs that consist
+    only of formulas are dropped and counted, except with tex."""
     back_matter: Literal["keep", "drop"] = "drop"
     """Whether sections of references, external links, related pages and books are kept, or dropped with
     their headings."""
     drop_holed_sentences: bool = True
-    """Drop sentences with a hole: the place of a template whose text is unknown."""
+    """Drop sentences with a hole, which marks a template whose text is unknown."""
     learn_templates: bool = True
-    """Learn the templates of a wiki from its own dump before the articles are read. Without a learned table,
-    only your rules and the shipped ones decide what a template shows."""
+    """Learn the templates of a wiki from its own dump before reading the articles. Without learning, only
+    your rules and the built-in ones decide what a template shows."""
     template_rules: Location | None = None
-    """YAML file with rules for templates. They take precedence over learned and shipped ones."""
+    """YAML file with rules for templates. They take precedence over learned and built-in rules."""
     template_functions: PluginName | None = None
     """Template rules in Python as package.module:NAME, a mapping of template names to functions (see
     pipeline.wikitext.python_rules). They take precedence over all other rules."""
@@ -151,18 +151,18 @@ class Dedup(Section):
     """Removal of duplicate documents."""
 
     exact: bool = True
-    """Remove documents whose text equals that of a document with a smaller key."""
+    """Remove documents with the same text as a document with a smaller key."""
     max_templated: Annotated[int, Field(ge=1)] | None = None
-    """Keep at most this many pages of a language whose text differs only in names, numbers and words of the
-    title (those with the smallest keys), and remove the others as bot-stub. null keeps all. Wikis such as
-    cebwiki need it."""
+    """Of the pages of a language whose text differs only in names, numbers and words of the title, keep at
+    most this many (those with the smallest keys), and remove the others as bot-stub. null keeps all. Wikis
+    such as cebwiki need it."""
     near: bool = False
     """Remove documents that share most of their word 5-grams with a document with a smaller key."""
     jaccard: Annotated[float, Field(gt=0, le=1)] = 0.8
-    """Jaccard similarity from which two documents are near duplicates."""
+    """Minimum Jaccard similarity of near duplicates."""
     max_paragraph_documents: Annotated[int, Field(ge=1)] | None = None
-    """Cut paragraphs of five or more words that occur in more documents than this out of all documents.
-    Documents without other text are removed. null cuts no paragraph."""
+    """Cut paragraphs of five or more words that occur in more documents than this from all documents.
+    Documents without other text are removed. null cuts no paragraphs."""
     evaluation: list[Location] = []
     """Files or globs of evaluation sets (text, TSV, JSON, JSON Lines; .gz, .bz2, .xz or .zst). Documents that
     share a run of 13 words with one of them are removed as contaminated. With characters of scripts without
@@ -174,8 +174,8 @@ class Vocabulary(Section):
 
     path: Location | None = None
     """Use this vocab.txt, or this tokenizer.json of Hugging Face (WordPiece, BPE or Unigram, such as
-    XLM-RoBERTa's), instead of training a vocabulary. A tokenizer.json keeps its own rules, and the files
-    beside it are copied; the other fields of this section then have no effect."""
+    XLM-RoBERTa's), instead of training a vocabulary. A tokenizer.json keeps its own rules, the build copies
+    the files next to it, and the other fields of this section have no effect."""
     size: Annotated[int, Field(ge=300, le=2_000_000)] = 30_522
     """Number of subwords, special tokens included."""
     cased: bool = True
@@ -188,21 +188,21 @@ class Vocabulary(Section):
     smoothing: Annotated[float, Field(gt=0, le=1)] = 0.7
     """Exponent on each language's share of words (mBERT)."""
     min_count: Annotated[int, Field(ge=1)] = 1
-    """Least occurrences of a word that is used for training. Single characters, words of scripts without
-    spaces (which rarely repeat), and one word for each letter that only rarer words have are always used."""
+    """Minimum occurrences of a word for use in training. Single characters, words of scripts without spaces
+    (which rarely repeat), and one word for each letter that occurs only in rarer words are always used."""
     max_words: Annotated[int, Field(ge=1000)] = 500_000
-    """Number of distinct words of each language that are used for training: the most frequent ones, and one
-    word for each letter that only rarer words have."""
+    """Maximum number of distinct words of each language for training: the most frequent ones, and one word
+    for each letter that occurs only in rarer words."""
     max_letters: Annotated[int, Field(ge=1_000_000, le=2_000_000_000)] = 24_000_000
-    """Letters of all distinct words that training works on, from the most frequent words of all languages.
-    Each takes about 30 bytes of memory. The build reports what is left out."""
+    """Maximum number of letters of all distinct words for training, from the most frequent words of all
+    languages. Each letter takes about 30 bytes of memory. The build reports what it leaves out."""
     unused: Annotated[int, Field(ge=0)] = 99
     """Number of [unusedN] slots after the special tokens."""
 
     @model_validator(mode="after")
     def _letters_fit(self) -> "Vocabulary":
         if self.path is None and self.size <= len(SPECIAL_TOKENS) + self.unused:
-            raise ValueError(f"size {self.size} leaves no subword beside {self.unused} unused slots")
+            raise ValueError(f"size {self.size} leaves no room for subwords with {self.unused} unused slots")
         return self
 
 
@@ -220,7 +220,7 @@ class Masking(Section):
     predict_unknown: bool = False
     """Whether [UNK] may be a target."""
     words: Location | None = None
-    """Text file with one word per line, for scripts without spaces between words: subwords that spell one of
+    """Text file with one word per line, for scripts without spaces between words. Subwords that spell one of
     these words are masked together. Without the file, every subword of such a script counts as a word."""
 
     @model_validator(mode="after")
@@ -231,7 +231,7 @@ class Masking(Section):
 
 
 class SequenceLength(Section):
-    """A maximum length, for which the build makes a set of sequences."""
+    """A maximum length. The build makes a set of sequences for each one."""
 
     max_seq_length: Annotated[int, Field(ge=16, le=8192)]
     """Maximum number of tokens in a sequence, special tokens included."""
@@ -250,7 +250,7 @@ class Instances(Section):
         SequenceLength(max_seq_length=128, max_predictions=20),
         SequenceLength(max_seq_length=512, max_predictions=80),
     ]
-    """The sets to make. Each has every document."""
+    """The sets to make. Each contains every document."""
     passes: Annotated[int, Field(ge=1, le=100)] = 1
     """Passes over the corpus, each with new boundaries, partners and masks."""
     short_seq_prob: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -260,17 +260,17 @@ class Instances(Section):
     bucket_bytes: Annotated[int, Field(ge=1 << 14)] = 64 << 20
     """Bytes of text in one shuffle bucket, which becomes one shard of each set."""
     validation_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
-    """Share of the documents that are held out for validation, chosen by content hash."""
+    """Share of the documents to hold out for validation, chosen by content hash."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Exponent on each language's share of the text. 1 keeps the shares; mBERT used 0.7."""
 
 
 class Publish(Section):
-    """What is written besides the sequences."""
+    """What to write besides the sequences."""
 
     documents: bool = False
-    """Write the kept documents as a dataset to OUTPUT/documents: id, revision, timestamp, url, title, lang
-    and text, with a config for each language (load_dataset("OUTPUT/documents", "en"))."""
+    """Write the kept documents as a dataset to OUTPUT/documents, with the columns id, revision, timestamp,
+    url, title, lang, text and key. Each language is a config (load_dataset("OUTPUT/documents", "en"))."""
 
 
 class BuildConfig(Section):
@@ -291,11 +291,11 @@ class BuildConfig(Section):
     instances: Instances = Instances()
     """Pairs and masks."""
     publish: Publish = Publish()
-    """What is written besides the sequences."""
+    """What to write besides the sequences."""
     previous: Location | None = None
-    """Folder or URI of an earlier corpus. Wikimedia pages that have not changed since are not cleaned again,
-    and near dedup takes the signatures of their texts from there. The corpus has the same bytes as without
-    it, and the build may be resumed with or without it."""
+    """Folder or URI of an earlier corpus. The build reuses its text of unchanged Wikimedia pages, and the
+    signatures of these texts for near dedup. The resulting corpus has the same bytes with or without this
+    field, and you can resume the build with or without it."""
 
     @model_validator(mode="after")
     def _names_differ(self) -> "BuildConfig":

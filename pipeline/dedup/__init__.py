@@ -1,1 +1,1 @@
-"""Which documents duplicate others: pure functions on keys, hashes and signatures."""
+"""Finds duplicate documents with pure functions on keys, hashes and signatures."""

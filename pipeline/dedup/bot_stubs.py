@@ -1,8 +1,7 @@
-"""Pages written by bots: one sentence pattern, thousands of times, with different names and numbers.
+"""Finds pages that bots wrote from one sentence pattern with different names and numbers.
 
-Some Wikipedias consist mostly of such pages. They share a skeleton: the text without the parts that vary.
-These are words with a capital letter or a digit, and words of the title. Ordinary pages do not share
-skeletons.
+Some Wikipedias consist mostly of such pages. They share a skeleton, the text without the parts that vary:
+words with a capital letter or a digit, and words of the title. Ordinary pages do not share skeletons.
 """
 
 import hashlib
@@ -16,20 +15,20 @@ import pyarrow.compute as pc
 
 from pipeline.dedup.paragraphs import offsets_of
 
-# Longer pages are not stubs, whatever their text.
+# Longer pages are not stubs.
 MAX_CHARS = 3000
 _LONG = 0
 _SLOT = "\0"
 
 
 def skeleton(title: str, paragraphs: Sequence[str]) -> bytes:
-    """Hash of the text with names, numbers and words of the title taken out."""
+    """Hash of the text without names, numbers and words of the title."""
     names = {word.strip("().,;:!?").casefold() for word in title.split()}
     kept: list[str] = []
     last = ""
     for paragraph in paragraphs:
         for token in paragraph.split():
-            # Most words have only letters: no punctuation to strip and no digits.
+            # Most words have only letters, so they need no stripping and have no digits.
             if token.isalpha():
                 word, varies = token, token[0].isupper()
             else:

@@ -1,6 +1,6 @@
 """Clusters of near duplicates: connected components of the verified pairs.
 
-The result is unique: every node with the smallest node of its component. `components` computes it from edges
+The result maps every node to the smallest node of its component. `components` computes it from edges
 that fit in memory. For more edges, `large_star` and `small_star` (Kiveris et al., Connected Components in
 MapReduce and Beyond, SoCC 2014) shrink them first. Each is a function of the edges around single nodes, so it
 runs by hash bucket of the node. After a logarithmic number of rounds every component is a star around its
@@ -26,7 +26,7 @@ def edge_table(left: U64, right: U64) -> pa.Table:
 
 
 def components(edges: pa.Table) -> pa.Table:
-    """EDGES from every node to the smallest node of its component, except from that node itself; sorted."""
+    """EDGES, sorted, from every node to the smallest node of its component, except from that node itself."""
     left, right = edges["left"].to_numpy(), edges["right"].to_numpy()
     nodes, places = np.unique(np.concatenate((left, right)), return_inverse=True)
     label = _smallest_labels(places[: len(left)], places[len(left) :], len(nodes))
@@ -35,7 +35,7 @@ def components(edges: pa.Table) -> pa.Table:
 
 
 def _smallest_labels(left: I64, right: I64, count: int) -> I64:
-    """Union-find over whole arrays: hooks the larger root under the smaller one, then shortens all paths."""
+    """Union-find over whole arrays. Hooks the larger root under the smaller one, then shortens all paths."""
     label = np.arange(count)
     while True:
         first, second = label[left], label[right]
@@ -54,7 +54,7 @@ def node_bucket(nodes: pa.ChunkedArray | pa.Array, buckets: int) -> I64:
 
 
 def both_ways(edges: pa.Table) -> pa.Table:
-    """Every edge from either end, so that the rows with a node at the left are its neighborhood."""
+    """Every edge in both directions, so that the rows with a node on the left are its neighborhood."""
     left, right = edges["left"].to_numpy(), edges["right"].to_numpy()
     return edge_table(np.concatenate((left, right)), np.concatenate((right, left)))
 
@@ -87,7 +87,7 @@ def small_star(around: pa.Table) -> pa.Table:
 
 
 def _smallest_around(left: U64, right: U64) -> U64:
-    """For each row, the smallest of its left node and that node's right ends."""
+    """For each row, the smallest among its left node and all neighbors of that node."""
     nodes, places = np.unique(left, return_inverse=True)
     least = nodes.copy()
     np.minimum.at(least, places, right)

@@ -1,4 +1,4 @@
-"""Documents that contain text of an evaluation set: those that share a run of 13 words with it.
+"""Finds documents that contain text of an evaluation set: those that share a run of 13 words with it.
 
 GPT-3's authors compared runs of 13 words (Brown et al., Language Models are Few-Shot Learners, 2020, appendix
 C). In scripts without spaces every character counts as a word, and 13 characters may be one long name. A run
@@ -16,7 +16,7 @@ RUN_SIGNS = 40
 
 
 def comparable_runs(words: HashedWords) -> tuple[U64, I64]:
-    """The hashes of the runs to compare, and the word at which each starts."""
+    """The hashes of the runs to compare, and the index of the first word of each."""
     before = np.concatenate(([0], np.cumsum(words.is_sign)))
     hashes, begins = word_runs(words, RUN_WORDS)
     of_words = before[begins + RUN_WORDS] == before[begins]

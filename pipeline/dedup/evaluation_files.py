@@ -1,4 +1,4 @@
-"""Evaluation sets that a corpus must not contain: their files, and the texts in them."""
+"""Reads the evaluation sets that a corpus must not contain."""
 
 import hashlib
 import io
@@ -47,7 +47,7 @@ def load_evaluation(patterns: list[str]) -> EvaluationRuns:
     for uri in evaluation_files(patterns):
         runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
         if not len(runs[-1]):
-            message = "dedup.evaluation: %s: has no text of %d words (%d characters), so nothing is compared"
+            message = "dedup.evaluation: %s: all texts are shorter than %d words (%d characters); ignored"
             logger.warning(message, public_uri(uri), RUN_WORDS, RUN_SIGNS)
     merged = distinct_values(np.concatenate(runs))
     return EvaluationRuns(merged, hashlib.sha256(merged.tobytes()).hexdigest())
@@ -57,13 +57,13 @@ def evaluation_texts(uri: str) -> Iterator[str]:
     """The texts of a file: the strings of JSON, the fields of TSV, or runs of lines.
 
     Consecutive lines without a tab are one text, since text may be wrapped at any width. Raises InputError
-    for a file that is damaged, not UTF-8, or decompresses to more than an evaluation set has.
+    for a file that is damaged, not UTF-8, or too large when decompressed.
     """
     name = public_uri(uri).lower().removesuffix(compression_suffix(uri))
     try:
         yield from _texts(io.TextIOWrapper(io.BytesIO(read_decompressed(uri)), encoding="utf-8"), name)
     except (ValueError, RecursionError, OSError) as error:
-        raise InputError(f"{uri}: not a readable evaluation file: {error}") from error
+        raise InputError(f"{uri}: cannot read the evaluation file: {error}") from error
 
 
 def _texts(lines: io.TextIOWrapper, name: str) -> Iterator[str]:

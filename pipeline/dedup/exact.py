@@ -1,11 +1,11 @@
-"""Exact duplicates: equal text, and the same page read twice.
+"""Finds exact duplicates: documents with equal text, and pages that were read twice.
 
-Pure functions over small columns. All rows of a duplicate group must be in one table, so rows are first
-bucketed by `hash_bucket` or `page_bucket`. The result depends neither on the order of the rows nor on the
-number of buckets.
+Pure functions over small columns. All rows of a duplicate group must be in one table, so the caller first
+buckets rows by `hash_bucket` or `page_bucket`. The result depends neither on the order of the rows nor on
+the number of buckets.
 
-A row's key identifies it. If the same revision of a page was read from two files, its place does: the
-optional integer columns ``part`` and ``row``.
+A row's key identifies it. If the same revision of a page was read from two files, the optional integer
+columns ``part`` and ``row`` identify it.
 """
 
 import hashlib
@@ -30,13 +30,13 @@ def content_hash(text: bytes) -> bytes:
 
 
 def hash_bucket(hashes: pa.Array | pa.ChunkedArray, buckets: int) -> npt.NDArray[np.int64]:
-    """The bucket of each content hash, in [0, buckets), by its first eight bytes."""
+    """The bucket of each content hash in [0, buckets), from its first eight bytes."""
     raw = b"".join(value[:8] for value in hashes.to_pylist())
     return (np.frombuffer(raw, "<u8") % np.uint64(buckets)).astype(np.int64)
 
 
 def page_bucket(table: pa.Table, buckets: int) -> npt.NDArray[np.int64]:
-    """The bucket of each row by its page: (source, lang, page_id)."""
+    """The bucket of each row, from its page: (source, lang, page_id)."""
     pages = zip(*(table[name].to_pylist() for name in _PAGE), strict=True)
     digests = (hashlib.blake2b("\0".join(page).encode(), digest_size=8).digest() for page in pages)
     return (np.frombuffer(b"".join(digests), "<u8") % np.uint64(buckets)).astype(np.int64)
@@ -61,7 +61,7 @@ def page_removals(table: pa.Table) -> pa.Table:
 
 
 def all_but_first(table: pa.Table, group: list[str], order: list[tuple[str, str]]) -> pa.Table:
-    """All rows except the first of each group, with rows of a group in ``order``, and with ``kept_key``."""
+    """All rows except the first of each group in the given ``order``, with the column ``kept_key``."""
     places = [(name, "ascending") for name in _PLACE if name in table.column_names]
     table = table.sort_by([*((name, "ascending") for name in group), *order, *places]).combine_chunks()
     if not len(table):

@@ -1,9 +1,9 @@
-"""MinHash signatures, and the bands by which likely near duplicates are found.
+"""MinHash signatures, and the bands that find likely near duplicates.
 
 A signature has, for each of 128 hash functions, the smallest hash of a document's shingles. The probability
 that two documents agree in a place is their Jaccard similarity (Broder, On the Resemblance and Containment of
-Documents, 1997). The functions are multiply-add on 64 bits, of which the upper 32 are kept. They come from
-the keyed generator, so every process has the same ones.
+Documents, 1997). Each function is a multiply-add on 64 bits that keeps the upper 32. The keyed generator
+draws the functions, so they are the same in every process.
 """
 
 from functools import lru_cache
@@ -17,10 +17,10 @@ from schemas.randomness import draws
 U32 = npt.NDArray[np.uint32]
 
 PERMUTATIONS = 128
-# Least probability that a pair at the threshold shares a band.
+# Minimum probability that a pair at the threshold shares a band.
 _LEAST_RECALL = 0.94
 _SEED = 0x313A5
-# Shingles that are hashed at a time, so that the arrays stay in the CPU caches.
+# Number of shingles to hash at a time. With this many, the arrays stay in the CPU caches.
 _AT_ONCE = 1 << 16
 
 
@@ -59,7 +59,7 @@ def _functions() -> tuple[U64, U64]:
 
 @lru_cache(maxsize=8)
 def rows_per_band(threshold: float) -> int:
-    """The largest number of rows, with the fewest chance candidates, that still finds pairs at the threshold.
+    """The most rows per band that still find pairs at the threshold. More rows give fewer chance candidates.
 
     With n rows, a pair of similarity s shares one of 128 // n bands with probability 1 - (1 - s^n)^bands.
     """

@@ -6,8 +6,8 @@
    documents the smallest hashes represent all, with an error below 0.007 (one sigma).
 3. Documents that are connected by verified pairs form a cluster. The smallest key stays.
 
-The result does not depend on the order of documents or files: a band's documents are ordered by a hash of
-their keys, and clusters do not depend on the order of pairs.
+The result does not depend on the order of documents or files. A hash of the keys orders the documents of a
+band, and clusters do not depend on the order of pairs.
 """
 
 from collections.abc import Mapping
@@ -30,8 +30,7 @@ FULL_GROUP = 12
 # About 30 kB of hashes: exact for an article of 4,000 words.
 SKETCH_SHINGLES = 4096
 
-# ``node`` is the number of a document; ``rank`` is a hash of its key, by which a band's documents are
-# ordered.
+# ``node`` is the number of a document. ``rank`` is a hash of its key, which orders the documents of a band.
 BANDS = pa.schema(
     [
         pa.field("band", pa.uint64(), nullable=False),
@@ -42,7 +41,7 @@ BANDS = pa.schema(
 
 
 def sketches(hashes: U64, offsets: I64) -> list[U64]:
-    """The distinct shingles of each document, ascending, at most the smallest SKETCH_SHINGLES."""
+    """The smallest SKETCH_SHINGLES distinct shingles of each document, ascending."""
     bounds = offsets.tolist()
     return [distinct_values(hashes[begin:end])[:SKETCH_SHINGLES] for begin, end in pairwise(bounds)]
 
@@ -50,8 +49,8 @@ def sketches(hashes: U64, offsets: I64) -> list[U64]:
 def similarity(left: U64, right: U64) -> float:
     """The Jaccard similarity of two documents by their sketches.
 
-    If a sketch is cut off, both are compared up to the smaller end. Below it the sketches have all hashes of
-    both documents, and hashes are a fair sample.
+    If a sketch is cut off, the comparison ends at the smaller of the two ends. Below it the sketches have all
+    hashes of both documents, which are a fair sample.
     """
     ends = [sketch[-1] for sketch in (left, right) if len(sketch) == SKETCH_SHINGLES]
     if ends:
@@ -67,7 +66,7 @@ def ranks_of(keys: list[str]) -> U64:
 
 
 def band_table(nodes: U64, ranks: U64, signature: npt.NDArray[np.uint32], threshold: float) -> pa.Table:
-    """BANDS: a row for each band of each document with words."""
+    """BANDS, with a row for each band of each document that has words."""
     return table_of_bands(nodes, ranks, *bands_of(signature, threshold))
 
 
@@ -106,7 +105,7 @@ def candidate_pairs(bands: pa.Table) -> pa.Table:
 
 
 def _pairs_of_group(size: int) -> tuple[I64, I64]:
-    """The places in a group whose documents are paired."""
+    """The positions of the pairs within a group of ``size`` documents."""
     if size <= FULL_GROUP:
         first, second = np.triu_indices(size, 1)
         return first, second
@@ -133,7 +132,7 @@ def cluster_removals(members: pa.Table) -> pa.Table:
 
 
 def near_removals(keys: list[str], sentences: pa.Array, sentence_offsets: I64, threshold: float) -> pa.Table:
-    """All steps on documents that fit in memory: the keys to remove, with ``kept_key`` for each.
+    """Runs all steps on documents that fit in memory. Returns the keys to remove, with ``kept_key`` for each.
 
     Document d has sentences sentence_offsets[d] to [d + 1].
     """
@@ -148,7 +147,7 @@ def near_removals(keys: list[str], sentences: pa.Array, sentence_offsets: I64, t
 def cluster_members(clusters: pa.Table, documents: pa.Table) -> pa.Table:
     """The rows of ``documents`` (column node) that are in a cluster, with the column ``cluster``.
 
-    ``clusters`` is a result of `components`: nodes with the smallest node of their component.
+    ``clusters`` is a result of `components`, which maps nodes to the smallest node of their component.
     """
     roots = distinct_values(clusters["right"].to_numpy())
     nodes = np.concatenate((clusters["left"].to_numpy(), roots))

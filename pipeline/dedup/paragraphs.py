@@ -1,7 +1,7 @@
-"""Paragraphs that occur in many documents: boilerplate, which is cut out of all documents.
+"""Cuts boilerplate paragraphs, which occur in many documents, out of all documents.
 
-Paragraphs are compared like documents, without case, punctuation and diacritics. Those with fewer than five
-words (headings, names in lists) stay, since they repeat without being boilerplate.
+The comparison of paragraphs ignores case, punctuation and diacritics, like that of documents. Paragraphs with
+fewer than five words (headings, names in lists) stay, since they repeat without being boilerplate.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ PARAGRAPHS = pa.schema(
 
 
 def offsets_of(lists: pa.Array) -> I64:
-    """[lists + 1] where the items of each list start among the items of all lists."""
+    """[lists + 1] offsets of the lists into the items of all lists."""
     return np.concatenate(([0], np.cumsum(pc.list_value_length(lists).to_numpy(), dtype=np.int64)))
 
 
@@ -48,7 +48,7 @@ def paragraph_hashes(documents: pa.Table) -> U64:
 
 
 def paragraph_counts(documents: pa.Table) -> pa.Table:
-    """PARAGRAPHS: in how many of the documents each paragraph occurs."""
+    """PARAGRAPHS: the number of documents that contain each paragraph."""
     hashes = paragraph_hashes(documents)
     bounds = offsets_of(documents["paragraph_sentences"].combine_chunks())
     owners = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
@@ -105,7 +105,7 @@ def without_paragraphs(documents: pa.Table, repeated: U64) -> pa.Table:
 
 
 def _hashes(hashes: pa.ChunkedArray, left: pa.Array, before: pa.Array) -> pa.Array:
-    """The content hashes, computed again where sentences were cut out."""
+    """The content hashes, recomputed for documents that lost sentences."""
     out = hashes.to_pylist()
     for row in np.flatnonzero(np.diff(offsets_of(left)) < np.diff(offsets_of(before))).tolist():
         out[row] = content_hash(" ".join(left[row].as_py()).encode())

@@ -1,7 +1,7 @@
-"""Runs of words as 64-bit hashes, by which near duplicates and contamination are found.
+"""Hashes runs of words to 64 bits, to find near duplicates and contamination.
 
-Words are compared in lower case, without punctuation and without Latin, Greek and Cyrillic diacritics. In
-scripts without spaces every character counts as a word. NumPy processes whole batches.
+Words are lowercased and lose punctuation and Latin, Greek and Cyrillic diacritics. In scripts without spaces
+every character counts as a word. NumPy processes whole batches.
 """
 
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ def hashed_words(sentences: pa.Array, sentence_offsets: I64) -> HashedWords:
 def _word_hashes(spans: Spans) -> U64:
     """The hash of each word, drawn from the sum of (hash of a letter) * base^(place of the letter).
 
-    Each letter of the slice is multiplied by base^(its place in the slice), and a running sum is taken. The
-    difference of this sum between the starts of a word and of the next is the word's sum times base^(start of
-    the word). The base is odd, so it has an inverse modulo 2^64.
+    Multiplies each letter of the slice by base^(its place in the slice) and takes the running sum. The
+    difference of this sum between the start of a word and that of the next is the word's sum times
+    base^(start of the word). The base is odd, so it has an inverse modulo 2^64.
     """
     starts, count = spans.starts, len(spans.codes)
     if not len(starts):
@@ -64,7 +64,7 @@ def _word_hashes(spans: Spans) -> U64:
     with np.errstate(over="ignore"):
         sums *= _powers(_LETTER_BASE, count)
         np.cumsum(sums, out=sums)
-        # Between words, and before the first one, are NULs, which add nothing.
+        # NULs precede the first word and separate words. They add nothing.
         until = sums.take(np.append(starts[1:], count) - 1)
         words = np.diff(until, prepend=np.uint64(0))
         words *= _powers(_INVERSE_BASE, count).take(starts)
@@ -75,14 +75,14 @@ def _word_hashes(spans: Spans) -> U64:
 
 
 def _long_sum(codes: npt.NDArray[np.uint32]) -> np.uint64:
-    """The sum of one word, whose places start again at 0 after _PERIOD letters."""
+    """The sum of one word. Its places start again at 0 after _PERIOD letters."""
     factors = powers(_LETTER_BASE)[np.arange(len(codes)) % _PERIOD]
     with np.errstate(over="ignore"):
         return np.uint64((_letter_hashes(codes) * factors).sum())
 
 
 def _letter_hashes(codes: npt.NDArray[np.uint32]) -> U64:
-    """draws(_SEED, code) of each code point, looked up for common ones; 0 for NUL."""
+    """draws(_SEED, code) of each code point, from a table for common ones. 0 for NUL."""
     hashes = _common_letters().take(codes.astype(np.intp), mode="clip")
     if codes.max() >= _COMMON:
         rare = np.flatnonzero(codes >= _COMMON)
@@ -103,7 +103,7 @@ def powers(base: int) -> U64:
 
 
 def _powers(base: int, count: int) -> U64:
-    """The first ``count`` powers. Those for a slice of text are cached."""
+    """The first ``count`` powers. Caches those for a slice of text."""
     return _slice_powers(base)[:count] if count <= SLICE_BYTES else _make_powers(base, count)
 
 
@@ -119,7 +119,7 @@ def _make_powers(base: int, count: int) -> U64:
 
 
 def word_runs(words: HashedWords, length: int) -> tuple[U64, I64]:
-    """The hash of every run of ``length`` words inside a document, and the word at which each starts."""
+    """The hash of every run of ``length`` words inside a document, and the index of its first word."""
     count = len(words.hashes) - length + 1
     if count <= 0:
         return np.zeros(0, np.uint64), np.zeros(0, np.int64)
@@ -147,7 +147,7 @@ def shingles(words: HashedWords) -> tuple[U64, I64]:
     short = np.flatnonzero((sizes > 0) & (sizes < SHINGLE_WORDS))
     if len(short):
         whole = np.array([_whole(words, document) for document in short.tolist()], np.uint64)
-        # Their places among the runs, which do not include them.
+        # Positions of the short documents among the runs, which do not include them.
         hashes = np.insert(hashes, offsets[short] - np.arange(len(short)), whole)
     return hashes, offsets
 

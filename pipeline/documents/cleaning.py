@@ -1,7 +1,7 @@
-"""A raw document becomes clean sentences or is skipped: a pure function of the page, its wiki and the config.
+"""Cleans raw documents into sentences or skips them, as a pure function of the page, its wiki and the config.
 
-`pipeline.documents.reuse.rules_version` hashes the source of all that this function uses, so that a later
-build can tell whether the results still hold.
+`pipeline.documents.reuse.rules_version` hashes the source of all code that this function uses, so that a
+later build can check whether the results are still valid.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ from schemas.skip_reasons import DISAMBIGUATION, FORMULAS, LIST_LIKE, TOO_LARGE,
 
 @dataclass(frozen=True)
 class LookedUp:
-    """What cleaning a page has looked up in the template table of its wiki, found or not."""
+    """The names that cleaning a page looked up in the template table of its wiki, found or not."""
 
     templates: frozenset[str] = frozenset()
     """Folded names of templates."""
@@ -36,12 +36,12 @@ class LookedUp:
 
 @dataclass(frozen=True)
 class Cleaned:
-    """A document after cleaning: paragraphs as lists of sentences, and what cleaning counted."""
+    """A document after cleaning: paragraphs as lists of sentences, and the counts of cleaning."""
 
     page: RawDocument
     paragraphs: list[list[str]]
     spaced: list[bool]
-    """[sentences of all paragraphs] whether white space stands before the sentence in its paragraph."""
+    """[sentences of all paragraphs] whether white space precedes the sentence in its paragraph."""
     counts: Mapping[str, int]
     looked_up: LookedUp = field(default=LookedUp(), compare=False)
 
@@ -55,7 +55,7 @@ class Skipped:
 
 
 class Cleaner:
-    """Cleans and filters the documents of one file by the settings of a build. It has no state."""
+    """Cleans and filters the documents of one file with the settings of a build. It has no state."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ def _counts(text: CleanText) -> dict[str, int]:
 
 
 def wikitext_options(config: BuildConfig) -> WikitextOptions:
-    """The options of the markup cleaner that the config asks for."""
+    """The options of the markup cleaner, from the config."""
     settings = config.extraction
     return WikitextOptions(
         headings=settings.headings,

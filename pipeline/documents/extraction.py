@@ -1,4 +1,4 @@
-"""A work unit becomes rows of documents: read, clean, normalize, split into sentences, filter, count.
+"""Turns a work unit into rows of documents: read, clean, normalize, split into sentences, filter, count.
 
 Memory holds the current page, one batch of rows and the index of the part.
 """
@@ -40,8 +40,8 @@ def extract_unit(
 ) -> Iterator[pa.RecordBatch]:
     """Batches of DOCUMENTS rows in the order of the file. Every page read is counted in ``funnel``.
 
-    ``table_of`` returns what is known of the templates of a unit's wiki. ``unit_pages`` gets the index of the
-    pages, and may know them from an earlier build. ``copy`` is read in place of a dump.
+    ``table_of`` returns the learned templates of a unit's wiki. ``unit_pages`` receives the index of the
+    pages, and may find them in an earlier build. Reads ``copy`` instead of a dump, if given.
 
     Raises InputError that names the file on damaged input, CorpusError when the counts do not balance,
     PluginError when a plug-in fails.
@@ -65,7 +65,7 @@ def extract_unit(
 
 
 def _read(file: Unit, config: BuildConfig) -> Iterator[RawDocument | StoredPage | Skip]:
-    """The pages of a file. Those of a dump are not decoded yet, since they may be known."""
+    """The pages of a file. Pages of a dump stay undecoded, since the earlier build may have their text."""
     if file.kind == "wikimedia":
         return read_stored_pages(file, config.extraction.max_page_chars)
     return read_unit(file, config.extraction)
@@ -123,7 +123,7 @@ class _FileExtractor:
         try:
             outcome = self._limit.call(self._cleaner.clean, page)
         except TimeLimitError:
-            # Another run may be faster, so the index does not get the page.
+            # Another run may be faster, so the index omits the page.
             self._funnel.skip(page.lang, TIMEOUT)
             return
         if isinstance(outcome, Skipped):
@@ -144,7 +144,7 @@ class _FileExtractor:
         text_counts.update(counts)
 
     def _counted_bytes(self, page: RawDocument) -> int:
-        """The bytes of the body in UTF-8, counted."""
+        """Counts the bytes of the body in UTF-8 and returns their number."""
         text_counts = self._funnel.of(page.lang).text_counts
         try:
             raw = page.body.encode()

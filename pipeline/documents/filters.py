@@ -1,4 +1,4 @@
-"""Document filters that a config adds: each one keeps a cleaned document, or drops it with a reason.
+"""Document filters from the config. Each one keeps a cleaned document, or drops it with a reason.
 
 A filter is a class with one method::
 
@@ -55,7 +55,7 @@ class DocumentFilter(Protocol):
 class Filters:
     """The filters of a build, in the order of the config.
 
-    Raises ConfigError when a filter cannot be imported, cannot be made with its options, or has no
+    Raises ConfigError when a filter cannot be imported or created with its options, or has no method
     ``filter``.
     """
 
@@ -68,9 +68,9 @@ class Filters:
         return bool(self._filters)
 
     def drop_reason(self, document: Document) -> str | None:
-        """The reason of the first filter that drops the document; None when it stays.
+        """The reason of the first filter that drops the document, or None if it stays.
 
-        Raises PluginError when a filter fails or returns something else than its interface says.
+        Raises PluginError when a filter fails or returns a value of the wrong type.
         """
         for name, entry in self._filters:
             page = f"document {document.source}/{document.lang}/{document.page_id}"
@@ -89,7 +89,7 @@ def _made(entry: config.DocumentFilter, field: str) -> Any:
     try:
         made = factory(**entry.options)
     except Exception as error:
-        # The class is not ours and may raise anything.
+        # Third-party code may raise anything.
         message = " ".join(str(error).split())
         raise ConfigError(f"{field}: {entry.use}: {type(error).__name__}: {message}") from error
     if not callable(getattr(made, "filter", None)):

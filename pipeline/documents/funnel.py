@@ -26,7 +26,7 @@ class Funnel:
     languages: dict[str, LanguageFunnel] = field(default_factory=dict)
 
     def of(self, lang: str) -> LanguageFunnel:
-        """The counts of one language, to be changed."""
+        """The counts of one language. The caller may change them."""
         return self.languages.setdefault(lang, LanguageFunnel())
 
     def keep(self, lang: str) -> None:

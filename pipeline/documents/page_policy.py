@@ -1,4 +1,4 @@
-"""Decides which pages to skip by their text: disambiguations, lists, and pages that are too short."""
+"""Decides from their text which pages to skip: disambiguations, lists, and pages that are too short."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _TEMPLATE_NAME = re.compile(r"\{\{\s*([^{}|\n<]{1,60})(?=[|}\n<])")
 _LIST_MARKS = frozenset("*#:;")
 _MARKUP_LINE = frozenset(("", *"|!{}=<"))
 _PREFIXED_LINK = re.compile(r"\[\[[^\]|]{1,30}:")
-# What a character counts in addition to one.
+# Added to the 1 that every character counts.
 _DENSE = (
     (1.5, re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")),
     (1.0, re.compile("[\uac00-\ud7a3]")),
@@ -43,7 +43,7 @@ def _fold(name: str) -> str:
 
 
 def document_skip_reason(paragraphs: Sequence[str], settings: Extraction) -> str | None:
-    """Why to skip a cleaned document; None to keep it."""
+    """The reason to skip a cleaned document, or None to keep it."""
     length: float = sum(map(len, paragraphs))
     if length < settings.min_chars and settings.weigh_scripts:
         length = sum(map(weighted_length, paragraphs))
@@ -51,7 +51,7 @@ def document_skip_reason(paragraphs: Sequence[str], settings: Extraction) -> str
 
 
 def weighted_length(text: str) -> float:
-    """Counts characters, those of East Asian scripts weighted by the English text that they correspond to.
+    """Counts characters, with those of East Asian scripts weighted by the length of equivalent English text.
 
     A Chinese character counts 2.5, a Hangul syllable 2, kana 1.5. Source: NTREX-128 (parallel news in 128
     languages), without white space, has 207,700 characters in English, 83,500 in Chinese (ratio 2.5),
@@ -61,7 +61,7 @@ def weighted_length(text: str) -> float:
 
 
 def list_share(wikitext: str) -> float:
-    """Share of list items among the lines that are list items or running text; 0 for a page without either.
+    """Share of list items among the lines that are list items or running text. 0 for a page without either.
 
     Lines of tables, templates, headings, files and tags are not counted.
     """

@@ -14,5 +14,5 @@ class Part:
 
 
 def part_size(part: Part) -> int:
-    """Bytes of text, by which small parts share a task."""
+    """Bytes of text, which decide how many small parts share a task."""
     return part.text_bytes

@@ -1,4 +1,4 @@
-"""The kept documents as a dataset: which document goes to which file, and its row."""
+"""Plans and fills the files of the dataset of kept documents."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ Side = Literal["train", "validation"]
 SIDES: tuple[Side, ...] = ("train", "validation")
 
 SHARD_BYTES = 256 << 20
-"""Bytes of text after which a language's next file starts."""
+"""Bytes of text after which the next file of a language starts."""
 
 _ROW_GROUP_ROWS = 1024
 _COLUMNS = (
@@ -47,9 +47,9 @@ class DocumentShard:
     side: Side
     number: int
     of: int
-    """Files of this language and side."""
+    """Number of files of this language and side."""
     parts: list[int]
-    """Ordinals of the documents parts that it comes from, ascending."""
+    """Ordinals of its documents parts, ascending."""
     text_bytes: int
 
     @property
@@ -66,7 +66,7 @@ class DocumentShard:
 def plan_shards(counts: Iterable[PartCount], shard_bytes: int = SHARD_BYTES) -> list[DocumentShard]:
     """The files by language and side.
 
-    A file has the documents of whole parts, in order, and ends once it has ``shard_bytes``.
+    A file contains the documents of whole parts, in order, and ends when it reaches ``shard_bytes``.
     """
     shards: list[DocumentShard] = []
     ordered = sorted(count for count in counts if count.documents)
@@ -133,7 +133,7 @@ def _null_if(column: pa.ChunkedArray, value: object) -> pa.ChunkedArray:
 
 
 def document_text(sentences: list[str], paragraph_sentences: list[int], spaced: list[bool]) -> str:
-    r"""The text of a document: its paragraphs as cleaned, with a blank line between them.
+    r"""The text of a document: its cleaned paragraphs, with a blank line between them.
 
     >>> document_text(["One.", "Two.", "三。"], [2, 1], [False, True, False])
     'One. Two.\n\n三。'

@@ -1,4 +1,4 @@
-"""What deduplication removes: which documents, why, and which document stays instead."""
+"""The documents that deduplication removes, with the reason and the document that stays instead."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,7 +25,7 @@ REMOVALS = pa.schema(
         pa.field("lang", pa.string(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
         pa.field("key", pa.string(), nullable=False),
-        # The document that stays instead; empty when none does.
+        # The document that stays instead. Empty if none does.
         pa.field("kept_key", pa.string(), nullable=False),
     ]
 )
@@ -33,7 +33,7 @@ REMOVALS = pa.schema(
 
 @dataclass(frozen=True)
 class Removals:
-    """All that deduplication removes so far, as files that tasks read: the driver holds only their names."""
+    """All removals so far, as files that tasks read. The driver holds only their names."""
 
     files: tuple[str, ...]
     """Parquet files of REMOVALS, each sorted by (part, row), with rows of any parts."""
@@ -60,7 +60,7 @@ class Removals:
         return kept
 
     def counts(self) -> dict[str, dict[str, int]]:
-        """Language -> reason -> removed documents. Reads the files one after the other in 16 threads."""
+        """Language -> reason -> removed documents. Reads each file in 16 threads."""
         total: dict[str, Counter[str]] = {}
         with ThreadPoolExecutor(_READERS) as pool:
             for counted in pool.map(_counts_in, (*self.files, *self.of_part.values())):
@@ -90,7 +90,7 @@ def _parts_of_groups(uri: str) -> list[tuple[int, int]]:
 
 @lru_cache(maxsize=256)
 def _places_in(uri: str, group: int) -> tuple[I32, I32]:
-    """Part and row of each document in a row group: 8 bytes for each, so the cache holds at most 134 MB."""
+    """Part and row of each document in a row group. Each takes 8 bytes, so the cache holds at most 134 MB."""
     table = storage.parquet_file(uri).read_row_group(group, columns=["part", "row"])
     return table["part"].to_numpy(), table["row"].to_numpy()
 
@@ -108,13 +108,13 @@ def in_order(documents: pa.Table) -> pa.Table:
 
 
 def removals_for(reason: str, documents: pa.Table) -> pa.Table:
-    """REMOVALS, sorted by (part, row), of rows that have all its columns except the reason."""
+    """REMOVALS, sorted by (part, row), from rows that have all its columns except the reason."""
     reasons = pa.array([reason] * documents.num_rows, pa.string())
     return in_order(documents.append_column("reason", reasons).select(REMOVALS.names))
 
 
 def removals_without_keeper(reason: str, part: Part, rows: I64, documents: pa.Table) -> pa.Table:
-    """REMOVALS of ``rows`` of a part. No document stays in place of theirs.
+    """REMOVALS of ``rows`` of a part, for which no other document stays.
 
     ``documents`` has the columns key and lang of these rows.
     """

@@ -1,1 +1,1 @@
-"""Reusing what an earlier build made of pages that have not changed."""
+"""Reuses the results of an earlier build for unchanged pages."""

@@ -1,8 +1,8 @@
-"""The index of a part: what extraction made of each page, and all that this depended on.
+"""The index of a part: the result of extraction for each page, and everything that the result depends on.
 
-A page has the same text as in an earlier build when the rules are the same (`rules_version`), its digest is,
-and everything that was looked up in the template table of its wiki has the same answer in the new table. The
-last is compared by page, since every month some templates of a wiki change, but few of a page.
+A page has the same text as in an earlier build if the rules (`rules_version`) and its digest are the same,
+and if every lookup in the template table of its wiki gives the same answer in the new table. The answers are
+compared for each page, because every month some templates of a wiki change, but few of any one page.
 """
 
 import hashlib
@@ -20,19 +20,19 @@ from pipeline.wikitext.wiki import Wiki
 
 PAGES = pa.schema(
     [
-        # The statistics of this column tell which row groups may have a page.
+        # The statistics of this column show which row groups may have a page.
         pa.field("page_id", pa.int64(), nullable=False),
-        # Of the wiki, the title and the wikitext, which is escaped as in the dump.
+        # Digest of the wiki, the title and the wikitext, which is escaped as in the dump.
         pa.field("digest", pa.binary(16), nullable=False),
-        # Names of templates (t) and headings (h) that were looked up, a line each, and a hash of the answers.
+        # The templates (t) and headings (h) that were looked up, one on each line, and a hash of the answers.
         pa.field("looked_up", pa.binary(), nullable=False),
         pa.field("answers", pa.binary(16), nullable=False),
-        # Row of the documents part; -1 for a skipped page, which has a reason.
+        # Row of the documents part, or -1 for a skipped page, which has a reason.
         pa.field("row", pa.int32(), nullable=False),
         pa.field("reason", pa.string(), nullable=False),
-        # Of the wikitext in UTF-8.
+        # Bytes of the wikitext in UTF-8.
         pa.field("body_bytes", pa.int64(), nullable=False),
-        # What cleaning counted, as JSON.
+        # The counts of cleaning, as JSON.
         pa.field("counts", pa.string(), nullable=False),
     ]
 )
@@ -43,7 +43,7 @@ _MAX_REMEMBERED = 50_000
 
 @dataclass(frozen=True)
 class PageRange:
-    """The lowest and the highest page id of a wiki in a part."""
+    """The lowest and highest page id of a wiki in a part."""
 
     wiki: str
     first: int
@@ -72,13 +72,13 @@ class PageDigests:
 
 
 def looked_up_lines(looked_up: LookedUp) -> bytes:
-    """The names that were looked up, a line each, in a fixed order."""
+    """The names of all lookups, one on each line, in a fixed order."""
     lines = [f"t{name}" for name in looked_up.templates] + [f"h{title}" for title in looked_up.headings]
     return "\n".join(sorted(lines)).encode("utf-8", "surrogatepass")
 
 
 class Answers:
-    """What a wiki's template table and the built-in rules say to what pages look up in them."""
+    """The answers of a wiki's template table and the built-in rules to the lookups of pages."""
 
     def __init__(self, wiki: Wiki) -> None:
         self._wiki = wiki
@@ -123,7 +123,7 @@ class PageRecord:
 
 
 class PageRecords:
-    """Collects the index rows of one part and gives them to ``sink``, some thousands at a time."""
+    """Collects the index rows of one part and passes them to ``sink``, some thousands at a time."""
 
     def __init__(self, sink: Callable[[pa.RecordBatch], None]) -> None:
         self._sink = sink
@@ -132,7 +132,7 @@ class PageRecords:
         self._ranges: dict[str, tuple[int, int]] = {}
 
     def add(self, wiki: str, page_id: int, record: PageRecord) -> None:
-        """Adds what became of a page."""
+        """Adds the record of a page."""
         self._page_ids.append(page_id)
         self._records.append(record)
         first, last = self._ranges.get(wiki, (page_id, page_id))
@@ -141,7 +141,7 @@ class PageRecords:
             self.flush()
 
     def flush(self) -> None:
-        """Gives what is left to the sink."""
+        """Passes the remaining rows to the sink."""
         if self._records:
             columns = {name: [getattr(one, name) for one in self._records] for name in PAGES.names[1:]}
             self._sink(pa.RecordBatch.from_pydict({"page_id": self._page_ids, **columns}, schema=PAGES))

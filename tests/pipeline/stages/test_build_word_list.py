@@ -133,11 +133,11 @@ def test_an_evaluation_set_belongs_to_a_build_by_its_bytes(tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"differs in dedup\.evaluation\..*set\.jsonl"):
         build(config)
     (tmp_path / "set.jsonl").write_text('{"q":')
-    with pytest.raises(InputError, match=r"set\.jsonl: not a readable evaluation file"):
+    with pytest.raises(InputError, match=r"set\.jsonl: cannot read the evaluation file"):
         build(config)
 
 
 def test_unused_slots_that_fill_the_vocabulary_are_refused(tmp_path: Path) -> None:
     fields = {"vocabulary": {"size": 300, "unused": 295}}
-    with pytest.raises(ConfigError, match="size 300 leaves no subword beside 295 unused slots"):
+    with pytest.raises(ConfigError, match="size 300 leaves no room for subwords with 295 unused slots"):
         validate(BuildConfig, builds.config(tmp_path / "out", **fields), "test")

@@ -182,7 +182,7 @@ def test_missing_or_broken_evaluation_files_are_reported(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match=r"dedup.evaluation: .*nowhere.txt: no such file"):
         load_evaluation([str(tmp_path / "nowhere.txt")])
     (tmp_path / "set.jsonl").write_text("{")
-    with pytest.raises(InputError, match=r"set.jsonl: not a readable evaluation file"):
+    with pytest.raises(InputError, match=r"set.jsonl: cannot read the evaluation file"):
         load_evaluation([str(tmp_path / "set.jsonl")])
 
 
