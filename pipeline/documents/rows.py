@@ -1,4 +1,4 @@
-"""Collects rows of documents into batches: new texts, and texts that an earlier build has cleaned."""
+"""Collects rows of documents into batches, from new texts and from texts that an earlier build cleaned."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ def _storable(text: str) -> str:
 
 
 class DocumentRows:
-    """The rows of the next batch, and how many rows there were in all."""
+    """The rows of the next batch, and the number of rows so far."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -48,14 +48,14 @@ class DocumentRows:
         self._new: dict[str, list[object]] = {name: [] for name in TEXT_COLUMNS}
         self._stored: dict[int, tuple[pa.RecordBatch, list[int]]] = {}
         self._places: list[tuple[int, int]] = []
-        """Of each row: the id of its stored batch or 0 for a new text, and the place among the rows there."""
+        """For each row, the id of its stored batch (0 for a new text) and its index among the rows there."""
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._places)
 
     def full(self) -> bool:
-        """Whether the batch should be taken."""
+        """Whether the caller should take the batch."""
         return len(self) >= BATCH_ROWS or self._bytes >= BATCH_BYTES
 
     def add(self, source: str, cleaned: Cleaned) -> None:

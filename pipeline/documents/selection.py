@@ -1,4 +1,4 @@
-"""Which rows of a documents part are used, and on which side of the held-out split each one falls."""
+"""Selects the rows of a documents part, and assigns each one to a side of the held-out split."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
-"""One unit of a dump to what is found of templates in it: their pages, their uses, and lists of links.
+"""Scans one unit of a dump for templates: their pages, their uses, and lists of links.
 
-Articles are not parsed: names of templates and lines of their last sections are found in the raw bytes.
+It does not parse articles. It searches the raw bytes for names of templates and lines of the last sections.
 """
 
 import re
@@ -41,7 +41,7 @@ _MIN_LINKS = 0.7
 
 @dataclass
 class _Wiki:
-    """What was found of one wiki in one unit."""
+    """The results of the scan of one wiki in one unit."""
 
     site: SiteInfo
     uses: Counter[bytes] = field(default_factory=Counter)
@@ -52,9 +52,9 @@ class _Wiki:
 def scan_unit(
     unit: Unit, max_page_chars: int, counts: Counter[str], copy: PageCopyWriter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of FOUND rows; ``counts`` gets pages, templates, modules and bytes of wikitext.
+    """Batches of FOUND rows. Adds pages, templates, modules and bytes of wikitext to ``counts``.
 
-    ``copy`` gets every page, for stage extract.
+    Writes every page to ``copy``, for stage extract.
     Raises InputError that names the file on damaged input.
     """
     rows: list[dict[str, object]] = []
@@ -84,14 +84,14 @@ def scan_unit(
 
 
 def wiki_name(unit: Unit) -> str:
-    """What a wiki is called: its dbname, or its language where the dump does not say it."""
+    """The name of a wiki: its dbname, or its language if the dump does not give the dbname."""
     return unit.dbname or unit.lang
 
 
 def _found_on(
     page: WikiPage, oversize: bool, unit: Unit, wiki: _Wiki, counts: Counter[str]
 ) -> dict[str, object] | None:
-    """The row of a template's page. Of an article the calls and headings are counted."""
+    """The row of a template's page, or None for an article, whose calls and headings are counted."""
     number = page.namespace
     if number is None:
         number = wiki.site.namespace_of_title(page.title)
@@ -123,7 +123,7 @@ def _row(
 
 
 def _count_headings(text: bytes, wiki: _Wiki) -> None:
-    """Counts the last sections of an article, and those of them that are lists of links to its end."""
+    """Counts the last sections of an article, and how many of them are lists of links."""
     end, at, seen, at_end = len(text), len(text), 0, True
     while seen < _LAST_SECTIONS and (at := text.rfind(b"\n==", 0, at)) >= 0:
         heading = _HEADING.match(text, at)
@@ -141,7 +141,7 @@ def _count_headings(text: bytes, wiki: _Wiki) -> None:
 
 
 def _is_list_of_links(section: bytes) -> bool | None:
-    """Whether the text of a section is a list of links or citations; None for one without text."""
+    """Whether the text of a section is a list of links or citations, or None without text."""
     items = _ITEM.findall(section)
     prose = len(_SILENT_LINE.sub(b"", _ITEM.sub(b"", section)).strip())
     if not items and not prose:
@@ -153,7 +153,7 @@ def _is_list_of_links(section: bytes) -> bool | None:
 
 
 def _is_link(item: bytes) -> bool:
-    # The commonest signs are looked for first, each in one pass of the machine.
+    # The most common signs come first. Each is a single fast search.
     return (
         b"//" in item
         or b"{{" in item
@@ -189,7 +189,7 @@ def _plain(title: str) -> str:
 
 
 def _called_template(raw: str, site: SiteInfo) -> str:
-    """The folded name of a template by the text before the first bar; '' for a function or a page."""
+    """The folded name of a template from the text before the first bar, or '' for a function or a page."""
     prefix, colon, rest = raw.partition(":")
     if colon and site.namespace_of_prefix(prefix) == TEMPLATE:
         return fold_name(rest)

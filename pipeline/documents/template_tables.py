@@ -1,4 +1,4 @@
-"""The table of a wiki's templates: made of what was found in its units, written as a file, read again."""
+"""Makes the table of a wiki's templates from the scans of its units, and converts it from and to a file."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +18,7 @@ _MIN_LISTED = 0.8
 
 
 def learn_wiki(found: Iterable[pa.Table], site: SiteInfo) -> Analysis:
-    """The table of one wiki from its FOUND rows, which may come in any order."""
+    """The table of one wiki from its FOUND rows, in any order."""
     table = pa.concat_tables([FOUND.empty_table(), *found])
     by_what = {what: table.filter(pc.equal(table["what"], what)) for what in ("template", "use", "heading")}
     uses = _sums(by_what["use"], "count")
@@ -37,7 +37,7 @@ def _sums(rows: pa.Table, column: str) -> dict[str, int]:
 
 
 def _newest(rows: pa.Table) -> dict[str, Included]:
-    """The pages by name. Of two copies of a page the newer one counts, of equally old ones any fixed one."""
+    """The pages by name. The newest copy of a page counts. Ties are resolved in a fixed way."""
     chosen: dict[str, tuple[int, str, str, bool]] = {}
     for batch in rows.to_batches():
         for row in batch.to_pylist():
@@ -69,7 +69,7 @@ def table_rows(table: TemplateTable) -> pa.Table:
 
 
 def table_of_rows(rows: pa.Table, back_matter: Iterable[str]) -> TemplateTable:
-    """The table that `table_rows` gave rows of."""
+    """The table from the result of `table_rows`."""
     entries: dict[str, Entry] = {}
     aliases: dict[str, str] = {}
     for row in rows.to_pylist():
@@ -82,7 +82,7 @@ def table_of_rows(rows: pa.Table, back_matter: Iterable[str]) -> TemplateTable:
 
 
 def describe(table: TemplateTable, counts: Mapping[str, int]) -> Iterator[str]:
-    """Lines for a person: the counts, the headings, then every template, the most used first."""
+    """Lines for display: the counts, the headings, then every template, most used first."""
     kinds = Counter(entry.kind for entry in table.entries.values())
     yield f"{len(table.entries)} templates, {len(table.aliases)} redirects"
     yield "by kind: " + ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items()))

@@ -24,7 +24,7 @@ class TimeLimitError(BaseException):
 class TimeLimit:
     """Limits each call made through ``call`` inside the ``with`` block.
 
-    One thread must enter, use and leave the block. In the main thread the block takes over SIGVTALRM.
+    The same thread must enter, use and leave the block. In the main thread the block handles SIGVTALRM.
     """
 
     def __init__(self, seconds: float) -> None:

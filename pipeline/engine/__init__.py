@@ -1,1 +1,1 @@
-"""How stages run on Ray Data: maps, shuffles, commits, progress, and the identity of a build."""
+"""Runs stages on Ray Data: maps, shuffles, commits, progress, and the identity of a build."""

@@ -1,6 +1,6 @@
-"""What a corpus depends on: the config, the bytes of the files that it names, and the code.
+"""Identifies what a corpus depends on: the config, the bytes of the files that it names, and the code.
 
-The first build that writes into an output claims it. Another build may not write there.
+The first build that writes to an output claims it. No other build may write there.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ _SIDE_FILES = ("extraction.template_rules", "vocabulary.path", "instances.maskin
 
 @dataclass(frozen=True)
 class BuildIdentity:
-    """All that a corpus depends on, read once when its build starts."""
+    """Everything that a corpus depends on, read once when its build starts."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
@@ -36,8 +36,8 @@ class BuildIdentity:
     """Hash of ``config`` and of the versions of the formats."""
     code_version: str
     config: dict[str, Any]
-    """All fields except NOT_OF_THE_CORPUS, without credentials of URIs. Files that fields name, other than
-    sources, have their SHA-256 here; ``plugins`` has that of the source of each plug-in."""
+    """All fields except NOT_OF_THE_CORPUS, without credentials in URIs. Includes the SHA-256 of files that
+    fields name, other than sources. ``plugins`` has the SHA-256 of each plug-in's source."""
 
     @property
     def plugins(self) -> dict[str, str]:

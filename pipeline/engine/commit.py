@@ -1,7 +1,7 @@
 """Commit last: a unit's data files first, then one small marker. A rerun skips every unit with a marker.
 
-The hash of a stage names its folder, so a build never finds the results of another config or code version. A
-marker with another hash is refused.
+The hash of a stage is part of its folder's name, so a build never finds the results of another config or code
+version. A marker with another hash is an error.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ Counts = TypeVar("Counts")
 
 
 def stable_hash(*parts: Any) -> str:
-    """SHA-256 of the JSON form of ``parts``: equal for equal values, whatever the order of keys.
+    """SHA-256 of the JSON form of ``parts``, which does not depend on the order of keys.
 
-    Credentials and signatures of URIs do not count, so a build resumes with new ones.
+    It ignores credentials and signatures in URIs, so a build resumes with new ones.
     """
     text = json.dumps(public_fields(parts), sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
@@ -39,7 +39,7 @@ def stable_hash(*parts: Any) -> str:
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that a unit wrote: its path below the stage folder, or a full URI outside it."""
+    """A file that a unit wrote, named by its path below the stage folder or by a full URI outside it."""
 
     path: str
     rows: int
@@ -61,7 +61,7 @@ class RowCounts:
 
 @dataclass(frozen=True)
 class Marker(Generic[Counts]):
-    """The result of a finished unit: its files and its counts, a dataclass of the stage."""
+    """The result of a finished unit: its files and its counts. The stage defines the dataclass of counts."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid", "strict": True}
 
@@ -91,7 +91,7 @@ class StageFolder(Generic[Counts]):
 
     @staticmethod
     def create(work_uri: str, stage: str, counts: type[Counts], *inputs: Any) -> "StageFolder[Counts]":
-        """The folder of ``stage``. ``inputs`` is all that its output depends on besides the code version."""
+        """The folder of ``stage``. ``inputs`` is what its output depends on besides the code version."""
         stage_hash = stable_hash(stage, CODE_VERSION, *inputs)
         return StageFolder(storage.join(work_uri, f"{stage}-{stage_hash[:12]}"), stage_hash, counts)
 
@@ -108,7 +108,7 @@ class StageFolder(Generic[Counts]):
         return marker
 
     def marker(self, unit_id: str) -> Marker[Counts] | None:
-        """The marker of a unit, or None while it is not finished. Raises CorpusError on a foreign one."""
+        """The marker of a unit, or None if it is not finished. Raises CorpusError if it is another unit's."""
         uri = self.path(unit_id + _MARKER_SUFFIX)
         try:
             marker = self._adapter.validate_json(storage.read_bytes(uri))
@@ -159,7 +159,7 @@ class PartWriter:
             self._rows += batch.num_rows
 
     def finish(self) -> DataFile:
-        """Closes and uploads the file. Only now is it visible."""
+        """Closes and uploads the file, which makes it visible."""
         self._writer.close()
         with self._local.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()

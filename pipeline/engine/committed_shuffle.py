@@ -13,7 +13,7 @@ from pipeline.engine.progress import Progress
 from pipeline.engine.ray_data import Size
 from pipeline.engine.shuffle import Shuffle
 
-# A reader of a few rows reads whole row groups.
+# A reader that needs a few rows must read whole row groups.
 _ROWS_PER_GROUP = 1 << 16
 
 Item = TypeVar("Item")
@@ -22,7 +22,7 @@ Reduce = Callable[[pa.Table], pa.Table]
 
 @dataclass(frozen=True)
 class CommittedShuffle:
-    """One shuffle of a stage: a folder that ends up with one file of ``schema`` for each of its buckets."""
+    """One shuffle of a stage. Its folder finally has one file of ``schema`` for each bucket."""
 
     folder: StageFolder[RowCounts]
     schema: pa.Schema
@@ -32,7 +32,7 @@ class CommittedShuffle:
     def create(
         work_uri: str, stage: str, schema: pa.Schema, buckets: int, *inputs: object
     ) -> "CommittedShuffle":
-        """The shuffle of ``stage``. ``inputs`` is all that its result depends on besides the code version."""
+        """The shuffle of ``stage``. ``inputs`` is what its result depends on besides the code version."""
         return CommittedShuffle(
             StageFolder.create(work_uri, stage, RowCounts, buckets, *inputs), schema, buckets
         )
@@ -47,7 +47,7 @@ class CommittedShuffle:
     ) -> None:
         """Makes the missing buckets and commits each separately.
 
-        ``emit`` yields, for an item, tables of the schema ``emitted`` with one more column ``bucket``.
+        For an item, ``emit`` yields tables of the schema ``emitted`` with an additional column ``bucket``.
         ``reduce`` gets all rows of one bucket in any order and returns a table of ``schema``.
         """
         finished = self.folder.finished()

@@ -1,4 +1,4 @@
-"""How a shuffle divides its work: the number of map tasks, and runs of buckets with about equal bytes."""
+"""Divides the work of a shuffle into map tasks, and into runs of buckets with about equal bytes."""
 
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import numpy as np
 
 from schemas.arrays import I64
 
-# The driver keeps and writes an offset for each map task and partition: 8 bytes, twice.
+# The driver keeps and writes two 8-byte offsets for each map task and partition.
 MOST_MAP_TASKS = 4096
 MOST_PARTITIONS = 4096
 _LEAST_PARTITIONS = 32
@@ -38,7 +38,7 @@ def partition_count(stored_bytes: float, buckets: int) -> int:
 
 
 def plan_partitions(sizes: I64, pending: I64) -> list[Partition]:
-    """The pending buckets (ascending) in runs of neighbors; the largest run is as small as it can be.
+    """The pending buckets (ascending) in runs of neighbors. Minimizes the bytes of the largest run.
 
     ``sizes`` [buckets] are the stored bytes of every bucket. Buckets are not divided, because a bucket is
     reduced as a whole. Without gaps in ``pending``, a partition exceeds the total divided by
@@ -55,7 +55,7 @@ def plan_partitions(sizes: I64, pending: I64) -> list[Partition]:
     if count == len(pending):
         opens = list(range(len(pending) + 1))
     else:
-        # Gaps divide the buckets anyway, whatever a partition may hold.
+        # Gaps always separate partitions.
         most = max(count, len(gaps) - 1)
         least, enough = max(int(wanted.max(initial=0)), -(-ends[-1] // most)), ends[-1]
         while least < enough:
@@ -72,9 +72,9 @@ def plan_partitions(sizes: I64, pending: I64) -> list[Partition]:
 
 
 def _opens(ends: list[int], gaps: list[int], limit: int) -> list[int]:
-    """Where partitions of at most ``limit`` bytes begin, filled one after another; the last one ends there.
+    """Starts of consecutive partitions of at most ``limit`` bytes, and the end of the last one.
 
-    ``ends`` are the summed bytes before each bucket. No partition reaches over one of ``gaps``.
+    ``ends`` are the summed bytes before each bucket. No partition crosses one of ``gaps``.
     """
     opens = [0]
     for gap in gaps[1:]:

@@ -1,4 +1,4 @@
-"""One log line every few seconds: the progress of a stage, its speed and its ETA."""
+"""Logs the progress, speed and ETA of a stage every few seconds."""
 
 import logging
 import time
@@ -14,10 +14,10 @@ class Watcher(Protocol):
     """Receives a build's progress, besides the log."""
 
     def planned(self, stage: str, units: int) -> None:
-        """A stage starts, with ``units`` units in all."""
+        """A stage with ``units`` units starts."""
 
     def done(self, stage: str, units: int, rate: float) -> None:
-        """``units`` units are committed; ``rate`` is the stage's amount per second."""
+        """``units`` units are committed. ``rate`` is the stage's amount per second."""
 
     def failed(self, stage: str) -> None:
         """The stage has failed and will not be retried."""
@@ -77,7 +77,7 @@ class Progress:
     amount_scale: float = 1e6
     """Amount in one ``amount_name``."""
     interval_seconds: float = 5.0
-    """Least time between two log lines."""
+    """Minimum time between two log lines."""
     done: int = 0
     amount: float = 0.0
     started: float = field(default_factory=time.monotonic)

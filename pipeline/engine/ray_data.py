@@ -1,7 +1,7 @@
-"""How a stage uses Ray Data: a map over items.
+"""Maps a function over items with Ray Data.
 
-Everything about Ray Data that the build relies on is here: small picklable items as input, one task for
-several small items, and errors of a task that surface as the one line they were raised with.
+This module contains everything that the build relies on in Ray Data: small picklable items as input, one task
+for several small items, and one-line errors of tasks without Ray's wrapper.
 """
 
 import logging
@@ -35,7 +35,7 @@ _EXPECTED = re.compile(rf"^{re.escape(errors.__name__)}\.(\w+): (.*)$", re.MULTI
 logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
-# Faults of machines and effects of other processes, not of the work.
+# Faults of machines and effects of other processes, not faults of the work.
 _NODE_FAULTS = (
     ray.exceptions.GetTimeoutError,
     ray.exceptions.ObjectLostError,
@@ -47,9 +47,9 @@ _NODE_FAULTS = (
 
 
 def retry_on_node_loss(name: str, stage: Callable[[], Result]) -> Result:
-    """The result of ``stage``. If a lost node makes it fail, it runs again and resumes from its commits.
+    """The result of ``stage``. If a lost node makes the stage fail, reruns it from its committed units.
 
-    Ray usually runs the tasks of a lost node again, but not always. The stage is retried at most four times.
+    Ray usually, but not always, reruns the tasks of a lost node. There are at most four retries.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:
@@ -80,8 +80,8 @@ def plain_errors() -> Iterator[None]:
 
 def _expected_cause(error: BaseException) -> BertmillError | None:
     cause = _cause(error, (BertmillError,))
-    # Ray raises an object of a class derived from RayTaskError and the original's class; the original is in
-    # it.
+    # Ray raises an object of a class derived from RayTaskError and the class of the original, and wraps the
+    # original in it.
     inner = getattr(cause, "cause", None)
     expected = inner if isinstance(inner, BertmillError) else cause
     if not isinstance(expected, BertmillError):
@@ -92,10 +92,10 @@ def _expected_cause(error: BaseException) -> BertmillError | None:
 
 
 def _error_in_text(error: BaseException) -> BertmillError | None:
-    """The expected error at the end of the text of a task's error.
+    """The expected error from the end of the text of a task's error.
 
-    Ray Data wraps what a task raises, and pickle drops the cause of the wrapper between processes. The text
-    survives.
+    Ray Data wraps what a task raises, and pickle drops the cause of the wrapper between processes. Only the
+    text remains.
     """
     if not isinstance(error, ray.exceptions.RayTaskError):
         return None
@@ -120,11 +120,11 @@ def _cause(error: BaseException, kinds: tuple[type[Any], ...]) -> Any:
 
 
 def grouped(items: Sequence[Item], sizes: Sequence[int], cores: float) -> list[list[Item]]:
-    """Neighboring items grouped until a group holds enough for a task; the order stays.
+    """Groups neighboring items, in order, until a group has enough work for a task.
 
-    ``sizes`` are the bytes of each item. Every task has an overhead of tens of milliseconds. A group holds at
-    most GROUP_BYTES, unless a single item is larger, and every core gets several groups. Opening an item
-    counts as some bytes, too. More than 4,096 groups would need too much memory on the driver, so groups grow
+    ``sizes`` are the bytes of each item. Every task has an overhead of tens of milliseconds. A group has at
+    most GROUP_BYTES, unless a single item is larger, and every core gets several groups. Opening an item also
+    counts as some bytes. More than 4,096 groups would need too much memory on the driver, so groups grow
     instead.
     """
     weights = [size + _ITEM_BYTES for size in sizes]
@@ -145,7 +145,7 @@ def grouped(items: Sequence[Item], sizes: Sequence[int], cores: float) -> list[l
 
 
 def _dataset(items: Sequence[Item], size: Size[Item] | None) -> ray.data.Dataset:
-    """One block for each group, pickled: Ray would search the items for a schema, which takes longer."""
+    """One pickled block for each group. Without pickling, Ray would spend time inferring a schema."""
     sizes = [GROUP_BYTES if size is None else size(item) for item in items]
     groups = grouped(items, sizes, ray.cluster_resources().get("CPU", 1.0))
     rows = [{_GROUP: pickle.dumps(group)} for group in groups]
@@ -155,12 +155,12 @@ def _dataset(items: Sequence[Item], size: Size[Item] | None) -> ray.data.Dataset
 def map_items(
     items: Sequence[Item], work: Callable[[Item], Result], size: Size[Item] | None = None
 ) -> Iterator[Result]:
-    """``work`` on every item in parallel; yields the small results as they come.
+    """Runs ``work`` on every item in parallel. Yields the small results as they arrive.
 
-    ``size`` gives the bytes of an item, so that one task does several small ones; without it every item is a
-    task. Tasks run in the driver's working directory on nodes that have it, because the config's relative
-    paths start there and a Ray that was joined started elsewhere. They search for modules where the driver
-    does.
+    ``size`` gives the bytes of an item, so that one task can process several small ones. Without it every
+    item is a task. Tasks run in the driver's working directory on nodes that have it, because the config's
+    relative paths start there and an existing Ray cluster started elsewhere. They have the driver's module
+    search path.
     """
     if not items:
         return

@@ -1,11 +1,11 @@
-"""A shuffle through files: map tasks write rows sorted by bucket, reduce tasks read ranges of bytes.
+"""Shuffles rows through files. Map tasks write rows sorted by bucket, and reduce tasks read ranges of bytes.
 
-Ray moves no rows, so the driver keeps nothing for the pieces of a shuffle, and a lost node loses no moved
-rows: finished map tasks stay in storage until all buckets are reduced. The bookkeeping is one index for each
-map task and one table of offsets, which reduce tasks read from storage.
+Ray moves no rows, so the driver keeps no state for the pieces of a shuffle. A lost node loses no moved rows,
+because the output of finished map tasks stays in storage until all buckets are reduced. The bookkeeping is
+one index for each map task and one table of offsets, which reduce tasks read from storage.
 
-A resumed shuffle uses the map tasks that finished before. Their groups of items depend on the items alone,
-not on the number of cores.
+A resumed shuffle uses the map tasks that finished before. Their groups of items depend only on the items, not
+on the number of cores.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ Result = TypeVar("Result")
 
 _READERS = 16
 _OFFSET_TYPE = np.dtype("<i8")
-# Map tasks of a small shuffle: enough for every core of a laptop.
+# Map tasks of a small shuffle. Enough for every core of a laptop.
 _CORES_OF_A_SMALL_SHUFFLE = 4.0
 
 
@@ -63,10 +63,10 @@ class Shuffle:
         """Moves what ``emit`` yields for each item, then yields the result of ``reduce`` for ``pending``.
 
         Emitted tables have the columns of the schema and an integer column ``bucket``. ``reduce`` gets the
-        number of a bucket and its rows, which may be none, in any order. Its result must not depend on the
-        order. ``pending`` has the buckets to reduce, ascending; rows of other buckets are ignored. ``size``
+        number of a bucket and its rows, possibly none, in any order. Its result must not depend on the order.
+        ``pending`` has the buckets to reduce, ascending. The shuffle ignores rows of other buckets. ``size``
         gives the bytes of an item. Raises ShuffleLostError when another process has finished the same shuffle
-        and removed its files; a second run moves the rows again.
+        and removed its files. A second run moves the rows again.
         """
         try:
             if len(pending):
@@ -107,7 +107,7 @@ class Shuffle:
     def _write(
         self, items: Sequence[Item], emit: Callable[[Item], Iterator[pa.Table]], size: Size[Item] | None
     ) -> int:
-        """Runs the map tasks that have not finished. Returns the number of all map tasks."""
+        """Runs the unfinished map tasks. Returns the number of all map tasks."""
         sizes = [GROUP_BYTES if size is None else size(item) for item in items]
         tasks = list(enumerate(grouped(items, sizes, _CORES_OF_A_SMALL_SHUFFLE)))
         finished = {info.uri for info in storage.list_files(self.uri)}
@@ -145,9 +145,9 @@ class Shuffle:
         return total
 
     def _write_offsets(self, maps: int, partitions: Sequence[Partition]) -> str:
-        """Writes where each partition begins and ends in each data file. Returns the URI.
+        """Writes the start and end of each partition in each data file. Returns the URI.
 
-        The file has two rows for each partition, with a number for each map task.
+        The file has two rows for each partition, with one number for each map task.
         """
         first = np.array([partition.first for partition in partitions])
         last = np.array([partition.last for partition in partitions])

@@ -1,4 +1,4 @@
-"""The files of a shuffle: the rows of a map task sorted by bucket, and an index of the bytes by bucket.
+"""Files of a shuffle: the rows of a map task sorted by bucket, and an index with the bytes of each bucket.
 
 A data file is a sequence of pieces in ascending order of their buckets. A piece is a header (bucket, stored
 bytes, raw bytes, CRC-32 of the stored bytes) and a record batch in Arrow's IPC format, compressed with zstd.
@@ -26,7 +26,7 @@ _INDEX_TYPE = np.dtype("<i8")
 
 
 class MapOutput:
-    """Sorts the rows of a map task by bucket. Memory holds at most one run of 128 MB, however many rows come.
+    """Sorts the rows of a map task by bucket. Memory holds at most one run of 128 MB, for any number of rows.
 
     >>> schema = pa.schema([pa.field("number", pa.int64())])
     >>> with MapOutput(schema, buckets=3) as output:
@@ -131,7 +131,7 @@ def read_index(stored: bytes, buckets: int) -> I64:
 def read_pieces(data: bytes, schema: pa.Schema, source: str) -> Iterator[tuple[int, "Piece"]]:
     """(bucket, piece) for all pieces in a range of a data file.
 
-    Raises CorpusError, which names ``source``, for bytes that are not whole pieces.
+    Raises CorpusError that names ``source`` if the bytes are not whole pieces.
     """
     place, view = 0, memoryview(data)
     while place < len(view):

@@ -1,1 +1,1 @@
-"""Training sequences of one bucket, by pure functions on arrays. Start reading at `make_instances`."""
+"""Makes the training sequences of one bucket with pure functions on arrays. Start with `make_instances`."""

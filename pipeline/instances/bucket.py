@@ -1,6 +1,6 @@
-"""The tokenized documents of one bucket, and the sentences that sequences are made of.
+"""The tokenized documents of one bucket, and the sentences for its sequences.
 
-Everything here works on offsets into one flat array of token ids, so memory holds a bucket once.
+All code here works on offsets into one flat array of token ids, so memory holds a bucket once.
 """
 
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ TOKENIZED = pa.schema(
 
 
 def identities(keys: Sequence[str]) -> Keys:
-    """[D] 64-bit hashes that stand for the documents in every random draw."""
+    """[D] 64-bit hashes that identify the documents in every random draw."""
     return np.array([key_from_text(key) for key in keys], dtype=np.uint64)
 
 
@@ -48,11 +48,11 @@ class BucketDocuments:
     keys: Sequence[str]
     """[D] document keys. A document that is sampled more than once appears once for each copy."""
     copies: I64
-    """[D] number of the copy; the first has 0."""
+    """[D] number of the copy, starting at 0."""
 
     @classmethod
     def from_table(cls, table: pa.Table) -> "BucketDocuments":
-        """From a table with the columns of `TOKENIZED`; ``bucket`` is ignored.
+        """From a table with the columns of `TOKENIZED`. Ignores ``bucket``.
 
         Raises CorpusError when the sentence lengths of a document do not add up to its tokens.
         """
@@ -73,7 +73,7 @@ class BucketDocuments:
 
 def _flat(column: pa.ChunkedArray) -> tuple[Ids, I64]:
     """A list column as flat values and the length of each list."""
-    # Chunk by chunk: one Arrow list array cannot hold more than 2^31 values.
+    # Chunk by chunk, because one Arrow list array cannot have more than 2^31 values.
     counts = [np.asarray(chunk.value_lengths(), dtype=np.int64) for chunk in column.chunks]
     values = [np.asarray(chunk.flatten(), dtype=np.int32) for chunk in column.chunks]
     none = np.zeros(0, np.int64)
@@ -109,7 +109,7 @@ class Sentences:
 
     @property
     def row_keys(self) -> Keys:
-        """[S] random key of a sequence that starts at each sentence, from document key and place."""
+        """[S] random key of a sequence that starts at each sentence, from document key and position."""
         place = np.arange(self.document.size) - self.first[self.document]
         return draws(self.document_key[self.document], place)
 
@@ -125,8 +125,8 @@ def prepare_sentences(
 ) -> Sentences:
     """The bucket's non-empty sentences. Those over ``limit`` tokens are cut into parts of at most ``part``.
 
-    ``purpose`` (pass, length) is part of the key of every draw, with the seed and the document. A cut falls
-    before a word if a word starts within reach. Raises CorpusError for a duplicate document copy.
+    ``purpose`` (pass, length) is part of the key of every draw, with the seed and the document. Cuts fall
+    before a word if one starts within reach. Raises CorpusError for a duplicate document copy.
     """
     identity = identities(bucket.keys)
     document_key = draws(seed, *purpose, identity, bucket.copies)
@@ -163,7 +163,7 @@ def _repeated(bucket: BucketDocuments) -> str:
 def _cut_sentences(
     bucket: BucketDocuments, limit: int, part: int, continuation: Flags
 ) -> tuple[Offsets, I64, I64, I64]:
-    """Offsets and documents of the resulting sentences; cut sentences and their parts for each document."""
+    """Offsets and documents of the resulting sentences. Also cut sentences and their parts by document."""
     lengths = np.diff(bucket.sentence_offsets)
     documents = len(bucket.keys)
     document = np.repeat(np.arange(documents), np.diff(bucket.document_offsets))

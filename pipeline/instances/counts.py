@@ -10,7 +10,7 @@ from pipeline.instances.row_plan import RowPlan, by_language
 from schemas.arrays import I64, Flags
 from schemas.instance_counts import LENGTH_BINS, SENTENCE_BINS, InstanceCounts
 
-# Raise it when the counts change: slots with other counts are made again.
+# Raise it when the counts change, so that a resumed build remakes slots with other counts.
 COUNTS_VERSION = 3
 
 
@@ -23,7 +23,7 @@ def add_counts(total: dict[str, InstanceCounts], more: Mapping[str, InstanceCoun
 def pair_warnings(by_language: Mapping[str, InstanceCounts]) -> list[str]:
     """One line for each language of a set whose documents mostly have a single sentence.
 
-    Such documents have no true next sentence. Usually their source has blank lines or rows that do not mean
+    Such documents have no true next sentence. Usually their source has blank lines or rows that do not mark
     the end of a document.
     """
     lines = []
@@ -88,7 +88,7 @@ def _documents_by_sentences(sentences: Sentences) -> I64:
     """[languages, bins] documents with text by the power of two of their sentences."""
     count = sentences.stop - sentences.first
     filled = count > 0
-    # frexp gives the exponent exactly; log2 may round.
+    # frexp gives the exact exponent, whereas log2 may round.
     power = np.minimum(np.frexp(count[filled].astype(np.float64))[1] - 1, SENTENCE_BINS - 1)
     bins = sentences.language[filled] * SENTENCE_BINS + power
     languages = len(sentences.languages)

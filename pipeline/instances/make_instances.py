@@ -1,4 +1,4 @@
-"""From the tokenized documents of one bucket to its training rows: pairs or packing, masks, shuffle.
+"""Makes training rows from the tokenized documents of one bucket: pairs or packing, masks, shuffle.
 
 This is a pure function of the documents, the settings, the seed and the pass. The order in which documents
 arrive does not matter. The modules pairs and packing plan ranges of tokens. This module copies, masks and
@@ -37,13 +37,13 @@ from schemas.randomness import draws
 from schemas.vocabulary import CLS, SEP, UNK
 
 MIN_SEQ_LENGTH = 8
-# Rows that are copied and masked at a time.
+# Number of rows to copy and mask at a time.
 _BLOCK_ROWS = 4096
 
 
 @dataclass(frozen=True)
 class InstanceSettings:
-    """How the rows of one set are made."""
+    """Settings for the rows of one set."""
 
     vocabulary: MaskingVocabulary
     cls_id: int
@@ -98,7 +98,7 @@ class InstanceSettings:
 
 @lru_cache(maxsize=2)
 def _masking_vocabulary(pieces: tuple[str, ...], predict_unknown: bool) -> MaskingVocabulary:
-    """Cached, since a process makes many buckets with one vocabulary."""
+    """Cached, because a process makes many buckets with the same vocabulary."""
     return MaskingVocabulary.from_pieces(pieces, predict_unknown)
 
 
@@ -116,7 +116,7 @@ def make_instances(
 ) -> BucketInstances:
     """All rows of the bucket. Raises CorpusError for a duplicate document copy or a lost token."""
     tokens = settings.max_seq_length - (2 if settings.objective == "none" else 3)
-    # For pairs half the length, so that a part and the part after it fit into one row.
+    # For pairs, half the length, so that two consecutive parts fit into one row.
     part = tokens if settings.objective == "none" else tokens // 2
     sentences = prepare_sentences(
         bucket,
@@ -153,7 +153,7 @@ def _plan(sentences: Sentences, settings: InstanceSettings) -> RowPlan:
 
 
 def _drop_unpredictable(plan: RowPlan, sentences: Sentences, settings: InstanceSettings) -> None:
-    """Drops rows without a token that may be predicted (only [UNK]). Their tokens are left over."""
+    """Drops rows without predictable tokens (only [UNK]). Their tokens are left over."""
     blocked = np.flatnonzero(settings.vocabulary.blocked[plan.ids])
     bounds = np.stack([plan.a_start, plan.a_stop, plan.b_start, plan.b_stop])
     tokens, hidden = np.diff(bounds, axis=0), np.diff(np.searchsorted(blocked, bounds), axis=0)
@@ -213,7 +213,7 @@ def _copy_rows(padded: Ids, plan: RowPlan, rows: slice, settings: InstanceSettin
     lengths = sizes.sum(axis=1)
     offsets = offsets_of(lengths)
     part_sizes = sizes.ravel()
-    # In ``padded`` a segment's first token is at start + 1; A is copied from the element before it.
+    # In ``padded`` a segment's first token is at start + 1. The copy of A starts at the element before it.
     sources = np.stack([a_start, b_start + 1], axis=1).ravel()
     delta = sources - offsets_of(part_sizes)[:-1]
     index = np.repeat(delta, part_sizes)

@@ -1,8 +1,8 @@
-"""Rows without sentence pairs: whole sentences packed up to the maximum length (RoBERTa).
+"""Packs whole sentences up to the maximum length into rows without sentence pairs (RoBERTa).
 
 ``doc_sentences`` stops at the end of a document. ``full_sentences`` continues with the next document of the
 same language in random order, with a [SEP] between them. This [SEP] counts as a token of the row, and no row
-starts or ends with one. As with pairs, a share of the rows has a shorter target length. No token is cut or
+starts or ends with one. As with pairs, a share of the rows has a shorter target length. No tokens are cut or
 left over, because sentences over the limit have already been cut into parts.
 """
 
@@ -28,7 +28,7 @@ class _Items:
     document: I64
     """[I]"""
     last: I64
-    """[I] one past the last item that may share a row with this one."""
+    """[I] one past the last item that may share a row with the item."""
     key: Keys
     """[I] random key of a row that starts here."""
     target: I64
@@ -74,7 +74,7 @@ def _plan_crossing(sentences: Sentences, target: I64, keys: Keys, sep_id: int) -
 
 
 def _plan(items: _Items) -> RowPlan:
-    """Packs greedily: as many items as fit the target of the first one, at least one, not past its last."""
+    """Packs greedily: at least one item, and as many as fit the target length and range of the first one."""
     offsets, separator = items.offsets, items.separator
     begin = np.arange(items.document.size)
     stop = np.searchsorted(offsets, offsets[:-1] + items.target, side="right") - 1

@@ -1,22 +1,22 @@
 """Segment pairs of a bucket: next sentence prediction and sentence order prediction.
 
-The procedure is that of google-research/bert. It gathers whole sentences until they reach a target length. A
-is a random share of them. B is the rest, or a range of another document. The longer segment is cut at a
-random end until the pair fits. Sentences that a random B displaced start the next pair. The deliberate
+The procedure follows google-research/bert. It gathers whole sentences until they reach a target length. A is
+a random share of them. B is the rest, or a range of another document. Cuts at a random end shorten the longer
+segment until the pair fits. Sentences that a random B displaced start the next pair. The deliberate
 differences:
 
-- The key of each draw is the sentence at which the pair starts. So all possible pairs are planned at once,
+- The key of each draw is the sentence at which the pair starts. So all possible pairs are planned together,
   and the walk through a document only picks those that it reaches.
 - The short target is drawn for each pair, not once for a document. Otherwise a long document with a short
   target would flood the set with short pairs.
 - P(random next) is one half. The original makes every chunk of one sentence random. Here a chunk has at least
   two sentences while the document has them. When the last sentence of a document is alone and its B is not
-  random, it becomes B itself, and the sentence before it is A again. Only a document of one sentence has no
-  true next sentence: its B is always random.
+  random, it becomes B, and the previous sentence is A again. Only a document of one sentence has no true next
+  sentence, so its B is always random.
 - A random B comes from another document (another key, not another copy) of the same language. If a language
   has one document in the bucket, B is the true next segment.
 - Sentence order prediction swaps A and B and never uses another document (ALBERT mixes both under one label).
-  A document of one sentence has no order and is left over.
+  A document of one sentence has no order, so its tokens are left over.
 """
 
 from dataclasses import dataclass
@@ -52,11 +52,11 @@ class _Pairs:
     b_first: I64
     b_stop: I64
     chance: Flags
-    """Drawn to be random (nsp) or swapped (sop)."""
+    """Whether the draw makes the pair random (nsp) or swapped (sop)."""
     random: Flags
-    """B comes from another document."""
+    """Whether B comes from another document."""
     alone: Flags
-    """The pair starts at the last sentence of its document."""
+    """Whether the pair starts at the last sentence of its document."""
     target: I64
     key: Keys
 
@@ -165,7 +165,7 @@ def _has_partner(sentences: Sentences) -> Flags:
 
 
 def _draw_partners(sentences: Sentences, pairs: _Pairs) -> None:
-    """Draws the B of the random pairs: another document and a sentence of it, both uniform."""
+    """Draws the B of the random pairs: another document and one of its sentences, both uniformly."""
     rows = np.flatnonzero(pairs.random)
     if rows.size == 0:
         return
@@ -189,7 +189,7 @@ def _draw_partners(sentences: Sentences, pairs: _Pairs) -> None:
 
 
 def _cut_to_length(sentences: Sentences, pairs: _Pairs, longest: int) -> RowPlan:
-    """The pairs as ranges of tokens, cut until A and B together have at most ``longest``."""
+    """The pairs as ranges of tokens, cut so that A and B together have at most ``longest``."""
     offsets = sentences.offsets
     a_start, a_stop = offsets[pairs.a_first], offsets[pairs.a_stop]
     b_start, b_stop = offsets[pairs.b_first], offsets[pairs.b_stop]
@@ -235,7 +235,7 @@ def _coin_flips(number: I64, keys: Keys, purpose: int) -> I64:
 
 
 def _swap(plan: RowPlan, swapped: Flags) -> None:
-    """Exchanges A and B where drawn, and sets the label."""
+    """Swaps A and B in the drawn rows, and sets the label."""
     plan.label = swapped.astype(np.int8)
     old = (plan.a_start, plan.a_stop, plan.b_start, plan.b_stop)
     plan.a_start, plan.b_start = np.where(swapped, old[2], old[0]), np.where(swapped, old[0], old[2])

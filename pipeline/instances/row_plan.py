@@ -1,4 +1,4 @@
-"""The plan of a bucket's rows: which ranges of its tokens become which row, before anything is copied."""
+"""Plans the rows of a bucket as ranges of its tokens, before copying any tokens."""
 
 from dataclasses import dataclass, field
 
@@ -23,19 +23,19 @@ class RowPlan:
     a_stop: I64
     b_start: I64
     b_stop: I64
-    """[R] each; a row without a segment B has b_start == b_stop."""
+    """[R] each. A row without a segment B has b_start == b_stop."""
     label: npt.NDArray[np.int8]
     """[R] as in schemas.labels.LABEL_CONVENTIONS."""
     document: I64
-    """[R] the document that the row is made of."""
+    """[R] the document of segment A."""
     key: Keys
     """[R] random keys."""
     owned: I64
     """[R] tokens of the document that only this row accounts for."""
     used: I64
-    """[R] owned tokens that the row holds; the others were cut off to fit the length."""
+    """[R] owned tokens in the row. The others were cut to fit the length."""
     reused: I64
-    """[R] tokens that the row holds and another row accounts for (a random B, a repeated A)."""
+    """[R] tokens in the row that another row accounts for (a random B, a repeated A)."""
     left_over: dict[str, I64] = field(default_factory=dict)
     """Reason -> [languages] tokens that no row accounts for."""
     events: dict[str, I64] = field(default_factory=dict)

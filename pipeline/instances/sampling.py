@@ -1,10 +1,10 @@
-"""How often a pass uses each document, and which bucket each copy goes to.
+"""Decides how often a pass uses each document, and which bucket each copy goes to.
 
-Languages are smoothed as in multilingual BERT: a share p of the text becomes p^s / sum of p^s. Whole
-documents are repeated for that. The factors are scaled so that the language that needs the fewest copies has
-one copy of each document, so no document is left out. Each bucket is shuffled and paired separately. A
-language with few documents therefore uses few buckets, so that a random next segment can come from another
-document of the language.
+Languages are smoothed as in multilingual BERT: a share p of the text becomes p^s / sum of p^s. To reach these
+shares, a pass repeats whole documents. The language that needs the fewest copies has one copy of each
+document, so no document is left out. Each bucket is shuffled and paired separately. A language with few
+documents therefore uses few buckets, so that a random next segment can come from another document of the
+language.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ import numpy as np
 from schemas.arrays import I64, U64
 from schemas.randomness import below, draws, key_from_text, uniform
 
-# A bucket should have at least this many documents of a language; otherwise the language uses fewer buckets.
+# A bucket should have at least this many documents of a language. If not, the language uses fewer buckets.
 DOCUMENTS_PER_BUCKET = 64
 _COPIES, _PLACE, _FIRST = 1, 2, 3
 
@@ -63,7 +63,7 @@ def smoothing_copies(sizes: Mapping[str, int], exponent: float) -> dict[str, flo
     total = sum(sizes.values())
     factors = {lang: (size / total) ** (exponent - 1.0) for lang, size in sorted(sizes.items()) if size}
     least = min(factors.values(), default=1.0)
-    # Rounded, because the last bit of a power differs between machines.
+    # Round, because the last bit of a power differs between machines.
     return {lang: round(factor / least, 6) for lang, factor in factors.items()}
 
 

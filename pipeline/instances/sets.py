@@ -20,7 +20,7 @@ from schemas.shard_tables import ShardTable
 
 @dataclass(frozen=True)
 class SlotCounts:
-    """The shards of one slot and what was counted, by the name of their set (`set_name`)."""
+    """The shards and counts of one slot, by the name of their set (`set_name`)."""
 
     shards: dict[str, WrittenShard] = field(default_factory=dict)
     languages: dict[str, dict[str, InstanceCounts]] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class InstancesResult:
     """Set label (name/split/pass) -> language -> counts."""
     sampling: SamplingPlan
     word_list: str | None
-    """SHA-256 of the word list, if there is one."""
+    """SHA-256 of the word list, or None without one."""
 
 
 def set_name(max_seq_length: int) -> str:
@@ -130,7 +130,7 @@ def totals(counts: Mapping[str, InstanceCounts]) -> InstanceCounts:
 def texts_by_language(result: InstancesResult) -> dict[str, InstanceCounts]:
     """Language -> input counts over all passes and both sides of the split, copies included.
 
-    The counts are those of the first length, since every length is made of the same tokens.
+    The counts are those of the first length, since all lengths use the same tokens.
     """
     first = result.sets[0].name
     total: dict[str, InstanceCounts] = {}

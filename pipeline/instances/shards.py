@@ -1,4 +1,4 @@
-"""Shard files: Parquet that the trainer reads by row group, and that `datasets` or a viewer open as they are.
+"""Writes shards as Parquet that the trainer reads by row group and that `datasets` or a viewer can open.
 
 The bytes depend only on the rows and on the version of pyarrow. The manifest names both.
 """
@@ -15,7 +15,7 @@ from schemas.errors import CorpusError
 from schemas.instance_counts import Count
 from schemas.shard_tables import Shard
 
-# Ids vary only in their two low bytes. In byte planes the high bytes cost almost nothing, and the low bytes
+# Ids vary only in their two low bytes. In byte planes the high bytes take almost no space, and the low bytes
 # compress better than with a dictionary of subwords in every row group.
 _LISTS = ("input_ids", "masked_positions", "masked_ids")
 _NUMBERS = ("segment_a_length", "length")
@@ -24,7 +24,7 @@ _ENCODINGS = {f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in _LISTS} | 
 )
 _DICTIONARIES = ["lang", "document_key"]
 _STATISTICS = ["segment_a_length", "next_sentence_label", "length", "lang"]
-# Byte planes have few repeats that a higher level could find: on Wikipedia text, level 1 is as small as 9.
+# Byte planes have few repeats for a higher level to find. On Wikipedia text, level 1 is as small as level 9.
 _LEVEL = 1
 
 

@@ -1,4 +1,4 @@
-"""The slots of a build: a slot is one bucket of one pass on one side of the held-out split.
+"""Plans the slots of a build. A slot is one bucket of one pass on one side of the held-out split.
 
 One task makes the shards of a slot and commits them.
 """
@@ -22,7 +22,7 @@ class SplitCounts:
 
 @dataclass(frozen=True)
 class SlotPlan:
-    """The slots of a build: those of the training passes first, then those of the held-out side."""
+    """The slots of a build: first those of the training passes, then those of the held-out side."""
 
     train: SamplingPlan
     validation: SamplingPlan
@@ -30,7 +30,7 @@ class SlotPlan:
 
     @property
     def count(self) -> int:
-        """All slots."""
+        """Number of slots."""
         return self.passes * self.train.buckets + self.validation.buckets
 
     def split_pass_bucket(self, slot: int) -> tuple[str, int, int]:

@@ -1,4 +1,4 @@
-"""The word list for scripts without spaces. A build copies it into the corpus, where all readers find it."""
+"""Reads the word list for scripts without spaces. A build copies it into the corpus for all readers."""
 
 import hashlib
 from functools import lru_cache
@@ -52,5 +52,5 @@ def load_word_list(corpus: str, sha256: str, pieces: tuple[str, ...]) -> WordLis
     except FileNotFoundError as error:
         raise CorpusError(f"{uri}: the word list is missing") from error
     if hashlib.sha256(raw).hexdigest() != sha256:
-        raise CorpusError(f"{uri}: is not the word list that the manifest names (sha256 differs)")
+        raise CorpusError(f"{uri}: is not the word list in the manifest (sha256 differs)")
     return WordList.from_pieces(pieces, parse_words(raw))

@@ -22,7 +22,7 @@ from pipeline.documents.reuse.page_index import PAGES, SKIPPED_ROW, Answers, Pag
 from pipeline.documents.rows import TEXT_COLUMNS, StoredText
 from schemas.arrays import I64
 
-# Parts that a worker holds open, and row groups of the index of each. A page is looked up in no more.
+# Limits of the parts that a worker holds open, and of the row groups of each index. A lookup uses no more.
 _MAX_OPEN = 4
 _PAGES_PER_READ = 256
 _ROW_GROUPS = 2
@@ -40,7 +40,7 @@ class PreviousPart:
 
 @dataclass(frozen=True)
 class KnownPage:
-    """What an earlier build made of a page: its row of the index, and the text of a document."""
+    """The result of an earlier build for a page: its row of the index, and the text of a document."""
 
     record: PageRecord
     text: StoredText | None
@@ -53,7 +53,7 @@ class KnownPage:
 
 
 class PreviousPages:
-    """The pages of an earlier build by wiki. It pickles small: parts are opened where pages are looked up."""
+    """The pages of an earlier build by wiki. Pickles are small, because lookups open the parts on demand."""
 
     def __init__(self, parts: Iterable[PreviousPart]) -> None:
         by_wiki: dict[str, list[tuple[PageRange, PreviousPart]]] = {}
@@ -63,7 +63,7 @@ class PreviousPages:
         self._wikis = {wiki: _Ranges(found) for wiki, found in by_wiki.items()}
 
     def __len__(self) -> int:
-        """Ranges of pages."""
+        """Number of page ranges."""
         return sum(len(ranges.parts) for ranges in self._wikis.values())
 
     def units_with(self, ranges: Iterable[PageRange]) -> list[str]:
@@ -75,7 +75,7 @@ class PreviousPages:
         return list(units)
 
     def find(self, wiki: str, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
-        """What was made of the page, if everything that it depended on is the same now.
+        """The earlier result for the page, if everything that it depends on is unchanged.
 
         Raises CorpusError when a file of the earlier build is missing or damaged.
         """
@@ -88,7 +88,7 @@ class PreviousPages:
 
 
 class _Intervals:
-    """Finds the intervals [first, last] that hold a number; at most _MAX_OPEN of them."""
+    """Finds at most _MAX_OPEN of the intervals [first, last] that contain a number."""
 
     def __init__(self, first: I64, last: I64) -> None:
         self._first, self._last = first, last
@@ -96,7 +96,7 @@ class _Intervals:
         self._found: dict[int, list[int]] = {}
 
     def holding(self, number: int) -> list[int]:
-        """Their places, ascending. Between two bounds the answer is the same."""
+        """Their indices, ascending. All numbers between two adjacent bounds have the same answer."""
         segment = bisect.bisect_right(self._bounds, number)
         if segment not in self._found:
             places = np.flatnonzero((self._first <= number) & (number <= self._last))
@@ -114,12 +114,12 @@ class _Ranges:
         self._intervals = _Intervals(self._first, self._last)
 
     def meeting(self, pages: PageRange) -> list[PreviousPart]:
-        """The parts whose range has a page id of ``pages``."""
+        """The parts whose range overlaps ``pages``."""
         places = np.flatnonzero((self._first <= pages.last) & (pages.first <= self._last))
         return [self.parts[place] for place in places]
 
     def holding(self, page_id: int) -> list[PreviousPart]:
-        """The parts whose range has the page; at most _MAX_OPEN of them."""
+        """At most _MAX_OPEN of the parts whose range contains the page."""
         return [self.parts[place] for place in self._intervals.holding(page_id)]
 
 
@@ -137,7 +137,7 @@ class _OpenPart:
         with readable(self._uri):
             self._file = part.pages.open()
             if self._file.schema_arrow != PAGES:
-                raise ValueError("has other columns")
+                raise ValueError("its columns are not those of a page index")
             self._page_ids = _Intervals(*_page_ids(self._file.metadata))
         self._groups: OrderedDict[int, dict[bytes, PageRecord]] = OrderedDict()
         self._asked = self._read = 0
@@ -158,7 +158,7 @@ class _OpenPart:
         found = self._groups.get(group)
         if found is not None:
             return found
-        # A dump whose pages are in no order would read a row group for each of its pages.
+        # A dump with unordered pages would read a row group for each of its pages.
         if self._read > _MAX_OPEN + self._asked // _PAGES_PER_READ:
             return {}
         self._read += 1
@@ -172,7 +172,7 @@ class _OpenPart:
 
 
 def _page_ids(metadata: pq.FileMetaData) -> tuple[I64, I64]:
-    """The lowest and the highest page id of each row group."""
+    """The lowest and highest page id of each row group."""
     columns = [metadata.row_group(group).column(0).statistics for group in range(metadata.num_row_groups)]
     return np.array([one.min for one in columns], np.int64), np.array([one.max for one in columns], np.int64)
 
@@ -221,10 +221,10 @@ class _Texts:
 
 @dataclass(frozen=True)
 class Reused:
-    """How much of the pages was reused. All zero without an earlier build."""
+    """Counts of reused pages. All zero without an earlier build."""
 
     pages: int = 0
-    """Pages that were looked up: those of Wikimedia sources that are not skipped by their head."""
+    """Pages that were looked up: all pages of Wikimedia sources that pass the first filter."""
     reused: int = 0
     bytes: int = 0
     """UTF-8 bytes of the wikitext of ``pages``."""
@@ -240,7 +240,7 @@ def total_reused(counts: Iterable[Reused]) -> Reused:
 
 
 def reused_text(reused: Reused) -> str:
-    """One line for a person.
+    """One line for the log.
 
     >>> reused_text(Reused(pages=2000, reused=1900, bytes=8_000_000, reused_bytes=6_000_000))
     'reused 1,900 of 2,000 pages (95.0%) and 6.0 of 8.0 MB of wikitext of the previous build'

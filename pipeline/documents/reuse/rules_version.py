@@ -1,7 +1,7 @@
-"""What cleaning depends on besides the page and its wiki, and band hashes besides the text.
+"""Records what cleaning depends on besides the page and its wiki, and band hashes besides the text.
 
-It is their code and data, Python, and the config. Two builds for which all of this is equal make the same
-text of the same page and the same band hashes of the same text, whatever their versions are.
+This includes their code and data, the Python version, and the config. If the records of two builds are equal,
+the same page gives the same text and the same text gives the same band hashes, even across versions.
 """
 
 import hashlib
@@ -21,8 +21,8 @@ from pipeline.dedup.minhash import rows_per_band
 from pipeline.plugins import plugin_versions
 from schemas.columns.documents import DOCUMENTS_VERSION
 
-# Below the package: all that `pipeline.documents.cleaning` imports of it, except classes without code, and
-# the module that decodes a page's text, since digests are of the text as it is stored.
+# Everything in the package that `pipeline.documents.cleaning` imports, except classes without code. Also the
+# module that decodes a page's text, since digests cover the text as it is stored.
 RULES = (
     "data",
     "dedup/exact.py",
@@ -33,7 +33,7 @@ RULES = (
     "text",
     "wikitext",
 )
-# All that `pipeline.dedup.shingles` and `pipeline.dedup.minhash` import of it.
+# Everything that `pipeline.dedup.shingles` and `pipeline.dedup.minhash` import.
 SIGNATURE_RULES = (
     "dedup/minhash.py",
     "dedup/shingles.py",
@@ -44,12 +44,12 @@ SIGNATURE_RULES = (
     "../schemas/randomness.py",
     "../schemas/scripts.py",
 )
-# Fields of the config that only say what is read. What is looked up in a template table is compared by page.
+# Fields of the config that only select what is read. Lookups in a template table are compared for each page.
 _OF_READING = {"unit_bytes", "learn_templates", "template_rules"}
 
 
 def cleaning_record(config: BuildConfig) -> dict[str, Any]:
-    """All that the text of a page depends on, as JSON values: code, Python, settings, rules and plug-ins.
+    """Everything that the text of a page depends on, as JSON: code, Python, settings, rules and plug-ins.
 
     Raises FileNotFoundError when the file of template rules is missing.
     """
@@ -67,7 +67,7 @@ def cleaning_record(config: BuildConfig) -> dict[str, Any]:
 
 
 def signature_record(threshold: float) -> dict[str, Any]:
-    """All that the band hashes of a text depend on, as JSON values."""
+    """Everything that the band hashes of a text depend on, as JSON values."""
     return {
         "rows_per_band": rows_per_band(threshold),
         "code": rules_sha256(SIGNATURE_RULES),

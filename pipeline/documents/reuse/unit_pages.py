@@ -1,4 +1,4 @@
-"""The pages of one unit: finds them in an earlier build, and makes the index with which a later one does."""
+"""Finds the pages of a unit in an earlier build, and writes the index that later builds need for this."""
 
 import json
 from collections import Counter
@@ -25,7 +25,7 @@ from pipeline.wikitext.wiki import wiki_of
 
 
 class UnitPages:
-    """The index of one unit's part, whose PAGES rows go to ``sink``, and what of it was reused."""
+    """The index of one unit's part, whose PAGES rows go to ``sink``, and the counts of reused pages."""
 
     def __init__(self, sink: Callable[[pa.RecordBatch], None], previous: PreviousPages | None = None) -> None:
         self.records = PageRecords(sink)
@@ -35,7 +35,7 @@ class UnitPages:
     def of_file(
         self, file: Unit, site: SiteInfo, table: TemplateTable, config: BuildConfig
     ) -> "FilePages | None":
-        """The pages of one file of the unit. None where nothing is indexed: outside of Wikimedia sources."""
+        """The pages of one file of the unit. None for sources other than Wikimedia, which have no index."""
         if file.kind != "wikimedia":
             return None
         digests = PageDigests(site, file.source, bool(config.extraction.filters))
@@ -46,7 +46,7 @@ class UnitPages:
 
     @property
     def reused(self) -> Reused:
-        """How much of the unit was found in the earlier build; all zero without one."""
+        """Counts of the pages that the earlier build had. All zero without one."""
         return Reused(**self._counts)
 
 
@@ -67,25 +67,25 @@ class FilePages:
         self._digests = digests
 
     def entry(self, page: StoredPage) -> "PageEntry":
-        """The page, to be found in the earlier build or recorded in the index of this one."""
+        """An entry that finds the page in the earlier build or records it in the index of this one."""
         return PageEntry(self, int(page.head.page_id), self._digests.of(page.head, page.raw_text))
 
 
 class PageEntry:
-    """One page and its place in the index. It is given to one of the methods ``record_…``, or to none."""
+    """One page and its entry in the index. The caller calls at most one of the methods ``record_…``."""
 
     def __init__(self, pages: FilePages, page_id: int, digest: bytes) -> None:
         self._pages, self._page_id, self._digest = pages, page_id, digest
 
     def find(self) -> KnownPage | None:
-        """What the earlier build made of the page; None to clean it."""
+        """The earlier build's result for the page, or None if it needs cleaning."""
         pages = self._pages
         if pages.previous is None:
             return None
         return pages.previous.find(pages.wiki, self._page_id, self._digest, pages.answers)
 
     def record_known(self, known: KnownPage, row: int) -> None:
-        """Adds a page that was found. ``row`` is that of its document."""
+        """Adds a page that was found. ``row`` is the row of its document."""
         found = known.record
         record = PageRecord(
             digest=found.digest,
