@@ -1,4 +1,4 @@
-"""The plug-ins that a build's config names, and the versions of their code."""
+"""Finds the plug-ins that a build's config names, and the versions of their code."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Round ticks and short labels for the axes of all charts."""
+"""Computes round ticks and short labels for the axes of all charts."""
 
 import math
 
@@ -13,7 +13,7 @@ def ticks(low: float, high: float, wanted: int) -> list[float]:
     """
     rough = (high - low) / wanted
     power = 10.0 ** math.floor(math.log10(rough))
-    # Tolerates the rounding of the logarithm.
+    # Tolerate the rounding of the logarithm.
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)
     return [number * step for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 

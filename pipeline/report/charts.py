@@ -1,7 +1,7 @@
-"""Bars and histograms as SVG text for pages without external assets.
+"""Draws bars and histograms as SVG text for pages without external assets.
 
-Every chart has its title and unit as text, its numbers beside its bars, and a tooltip on each bar. The colors
-are those of Okabe and Ito, which color-blind readers can distinguish.
+Every chart has its title and unit as text, its numbers next to its bars, and a tooltip on each bar. The
+colors are those of Okabe and Ito, which color-blind readers can distinguish.
 """
 
 import math
@@ -22,7 +22,7 @@ _TOP = 26
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of a bar chart; ``values`` are in the order of the chart's series."""
+    """One row of a bar chart. ``values`` are in the order of the chart's series."""
 
     name: str
     values: tuple[float, ...]
@@ -106,7 +106,7 @@ def _clipped(name: str, room: float) -> str:
 
 
 def histogram(counts: Sequence[int], labels: Sequence[str], across: str, up: str) -> str:
-    """Vertical bars; ``labels`` name the bars, ``across`` and ``up`` the axes with their units."""
+    """Vertical bars. ``labels`` name the bars, and ``across`` and ``up`` the axes with their units."""
     width, height = 420, 230
     left, bottom, top = 62, 46, 26
     largest = max(counts, default=0) or 1

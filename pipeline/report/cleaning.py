@@ -1,4 +1,4 @@
-"""What cleaning left out of wiki pages, and which rules decided what templates show: shares by language."""
+"""Tabulates by language what cleaning dropped from wiki pages, and which rules decided about templates."""
 
 from collections.abc import Mapping
 
@@ -12,7 +12,7 @@ HEADER = [
 
 
 def cleaning_rows(languages: Mapping[str, LanguageCounts]) -> list[list[object]]:
-    """A row of HEADER for each language with wiki pages, the most calls of templates first.
+    """A row of HEADER for each language with wiki pages, in descending order of template calls.
 
     "text dropped" is the share of the characters that stood in sentences with a hole, "back matter" that of
     sections of references and links, "formulas" that of paragraphs of nothing but formulas. The last

@@ -1,4 +1,4 @@
-"""The corpus's README.md: a Hugging Face dataset card, with which ``load_dataset`` finds the sets."""
+"""Writes the corpus's README.md, a Hugging Face dataset card from which ``load_dataset`` reads the sets."""
 
 from typing import Any
 
@@ -85,7 +85,7 @@ def _label_text(manifest: Manifest) -> str:
 def _configs(manifest: Manifest) -> list[dict[str, Any]]:
     by_name: dict[str, dict[str, list[str]]] = {}
     for entry in manifest.sets:
-        # load_dataset refuses a split without files, such as the held-out split of a very small corpus.
+        # load_dataset rejects a split without files, such as the held-out split of a very small corpus.
         if entry.shards.count:
             splits = by_name.setdefault(entry.name, {})
             splits.setdefault(entry.split, []).append(f"{entry.shards.prefix}*.parquet")

@@ -1,4 +1,4 @@
-"""The README.md of the documents' dataset, with which ``load_dataset`` finds a config for each language."""
+"""Writes the README.md of the documents dataset, from which ``load_dataset`` reads a config per language."""
 
 from typing import Any
 

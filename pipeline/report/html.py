@@ -1,7 +1,7 @@
-"""The build report: one HTML page without external assets.
+"""Writes the build report, one HTML page without external assets.
 
-Like everything that a build publishes, the page is a function of input and config. Only the second copy in
-the work folder shows times.
+Like everything that a build publishes, the page is a function of input and config. Only the copy in the work
+folder shows times.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def html_report(
 ) -> str:
     """The page. ``counts`` are those of every set by language.
 
-    ``times`` adds how long each stage took, and ``reused`` lines on what an earlier build had done.
+    ``times`` adds the duration of each stage, and ``reused`` adds lines about reuse of an earlier build.
     """
     languages = sorted(manifest.languages.items(), key=lambda item: (-item[1].tokens, item[0]))
     sections = [
@@ -186,7 +186,7 @@ def _fit(languages: Mapping[str, LanguageCounts]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """An HTML table; integers get thousands separators."""
+    """An HTML table. Integers get thousands separators."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join(
         "<tr>"

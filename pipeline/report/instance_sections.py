@@ -74,7 +74,7 @@ def _lengths(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mappin
 
 
 def _padding(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mapping[str, int]) -> str:
-    """Shares of tokens and padding that sequences padded to the maximum length would have."""
+    """Shares of tokens and of padding if sequences were padded to the maximum length."""
     text = (
         "<p>Shards have no padding, and the trainer packs sequences of any length together. Padded to their "
         "maximum length, the sequences would consist of these shares.</p>"
@@ -95,7 +95,7 @@ def _padding(by_length: Mapping[str, dict[str, InstanceCounts]], lengths: Mappin
 
 
 def random_pairs(counts: Counts) -> dict[str, float]:
-    """Language -> share of its pairs with label 1: random next, or swapped."""
+    """Language -> share of its pairs with label 1 (random next, or swapped)."""
     everything: dict[str, InstanceCounts] = {}
     for by_language in counts.values():
         add_counts(everything, by_language)

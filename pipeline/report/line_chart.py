@@ -1,4 +1,4 @@
-"""Line charts as SVG text, for pages without external assets."""
+"""Draws line charts as SVG text for pages without external assets."""
 
 import bisect
 import math
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Line:
-    """A named line; its points are sorted by x."""
+    """A named line. Its points are sorted by x."""
 
     name: str
     points: Sequence[Point]
@@ -44,10 +44,10 @@ def line_chart(
     span: tuple[float, float] | None = None,
     breaks: Sequence[float] = (),
 ) -> str:
-    """An SVG of ``lines`` over a common axis named ``unit``; values that are not finite are left out.
+    """An SVG of ``lines`` over a common axis named ``unit``, without values that are not finite.
 
-    The axis covers ``span``, by default from the first point to the last. No line is drawn across one of
-    the ``breaks``.
+    The axis covers ``span``, by default from the first point to the last. No line crosses one of the
+    ``breaks``.
     """
     kept = [(line.name, _pieces(line.points, breaks)) for line in lines]
     points = [point for _, pieces in kept for piece in pieces for point in piece]
@@ -81,12 +81,12 @@ def _drawn(piece: Sequence[Point], across: "_Axis", up: "_Axis", color: str) -> 
     drawn = f"<polyline fill=none stroke={color!r} stroke-width=1.6 points={line!r} />"
     if len(places) > 1:
         return drawn
-    # A line of one point shows nothing.
+    # A line of one point would be invisible.
     return f"{drawn}<circle cx={places[0][0]} cy={places[0][1]} r=2.5 fill={color!r} />"
 
 
 def _pieces(points: Sequence[Point], breaks: Sequence[float]) -> list[list[Point]]:
-    """The points between two breaks each, thinned to about 600 in all."""
+    """The points between each two breaks, thinned to about 600 in total."""
     finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
     pieces: dict[int, list[Point]] = {}
     ordered = sorted(breaks)
@@ -96,7 +96,7 @@ def _pieces(points: Sequence[Point], breaks: Sequence[float]) -> list[list[Point
 
 
 def thinned(points: Sequence[Point], most: int = _MOST_POINTS) -> list[Point]:
-    """At most ``most`` points: of each stretch the mean of both coordinates, so that no trend is lost."""
+    """At most ``most`` points. Each is the mean of a stretch in both coordinates, which keeps the trend."""
     finite = [point for point in points if math.isfinite(point[0]) and math.isfinite(point[1])]
     size = -(-len(finite) // most)
     if size <= 1:

@@ -1,4 +1,4 @@
-"""Plain-text tables: the plan of a dry run, and the closing balance of a build."""
+"""Formats plain-text tables: the plan of a dry run, and the closing balance of a build."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _NOTES = 10
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Aligned columns; numbers are right-aligned and have thousands separators."""
+    """Aligned columns. Numbers are right-aligned and have thousands separators."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(len(line[i]) for line in [list(header), *cells]) for i in range(len(header))]
     right = [bool(rows) and all(isinstance(row[i], int | float) for row in rows) for i in range(len(header))]
@@ -35,7 +35,7 @@ def _cell(value: object) -> str:
 
 
 def plan_table(units: Sequence[Unit]) -> str:
-    """What a build would read: files, units and bytes by source and language, then notes about files."""
+    """The input of a build: files, units and bytes by source and language, then notes about files."""
     parts = [part for unit in units for part in unit.ranges]
     by_file: dict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0])
     for part in parts:
@@ -85,7 +85,7 @@ def _cleaning(languages: Mapping[str, LanguageCounts]) -> list[str]:
 
 
 def _fit(languages: Mapping[str, LanguageCounts]) -> str:
-    """How the vocabulary fits: a line for each language, the largest [UNK] shares first."""
+    """How the vocabulary fits each language, in descending order of [UNK] shares."""
     rows = [
         [lang, counts.words, f"{subwords_per_word(counts):.2f}", f"{unknown_share(counts):.2%}"]
         for lang, counts in sorted(languages.items(), key=lambda item: (-unknown_share(item[1]), item[0]))

@@ -1,1 +1,1 @@
-"""Readers of raw text: each turns its work units into raw documents and counted skips."""
+"""Readers of raw text. Each one turns its work units into raw documents and counted skips."""

@@ -1,17 +1,17 @@
-"""BookCorpus in its three forms: a text file per book, rows with title and text, a sentence per row.
+"""Reads BookCorpus in its three forms: a text file per book, rows with title and text, a sentence per row.
 
 The last form (Hugging Face's ``bookcorpus``, the files books_large_p1.txt and p2) marks neither the ends of
-books nor those of chapters. It is cut into documents by content, so that the cut depends neither on the units
-nor on the row's number in the file:
+books nor those of chapters. The reader cuts it into documents by content, so that the cuts depend neither on
+the units nor on the row's number in the file:
 
-- a row that looks like the head of a chapter or of a book's front matter starts a document;
-- so does a row whose hash, together with the row after it, falls on 1 in ``sentences_per_document``;
-- so does an empty row;
-- a document that has no end after four times that many rows is cut there.
+- A row that looks like the head of a chapter or of a book's front matter starts a document.
+- So does a row whose hash, together with the next row, falls on 1 in ``sentences_per_document``.
+- So does an empty row.
+- A document ends after four times that many rows if nothing else ends it.
 
 Rows of a document follow one another in the book, so "is next" pairs are true, except for about one pair in
-some thousand that spans two books (11,038 books in 74 million rows). Neighboring documents may be of one
-book. As partners for "not next" pairs they are still not the next sentence.
+several thousand that spans two books (11,038 books in 74 million rows). Neighboring documents may come from
+the same book. As partners for "not next" pairs they are still not the next sentence.
 """
 
 import re
@@ -37,7 +37,7 @@ _HEAD = re.compile(
     r"|prologue|epilogue|copyright\b.{0,80}|all rights reserved)\W*",
     re.IGNORECASE,
 )
-# Longer rows become several; a sentence has a few hundred bytes.
+# Longer rows become several. A sentence has a few hundred bytes.
 _MAX_SENTENCE_BYTES = 1 << 20
 _MAX_RATIO = 4
 _ROW_SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
@@ -74,7 +74,7 @@ def _form(source: Source, uri: str, head: bytes) -> str:
             form = "rows" if titled else "sentences"
     if form == "books":
         if rows:
-            raise ConfigError(f"source {source.name}: {uri} has rows; form books is for text files")
+            raise ConfigError(f"source {source.name}: {uri} has rows, but form books is for text files")
         return "books"
     if form == "rows":
         if not rows:
@@ -103,9 +103,9 @@ def _text_rows(unit: Unit) -> Iterator[Row]:
 
 
 def _sentence_documents(unit: Unit, rows: Iterator[Row]) -> Iterator[RawDocument | Skip]:
-    """Documents that start in the unit, cut by content. The module's docstring has the rule.
+    """Documents that start in the unit, cut by content. The module's docstring gives the rule.
 
-    A row whose text is null ends a document like an empty row, and is counted as empty.
+    A row with null text ends a document like an empty row, and counts as empty.
     """
     run: list[str] = []
     place, inside, longest = 0, unit.start == 0, _MAX_RATIO * unit.sentences_per_document

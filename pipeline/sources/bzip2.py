@@ -2,13 +2,13 @@
 
 A bzip2 stream is a header, blocks of up to 900 kB of text, and a footer. A block starts at any bit, with a
 magic number of 48 bits and a checksum. Only the magic number of the next block or of the footer shows where
-it ends. The reader shifts the bits of a stream, from one of its blocks on, to whole bytes, puts a header in
-front of them, and feeds libbz2 up to the next magic number. If libbz2 then returns text, the block is
-complete and its checksum is right. If not, the magic number is a coincidence inside the block's data, and
-the reader continues to the next one.
+it ends. Starting at a block, the reader shifts the bits of the stream to whole bytes, prepends a header, and
+feeds libbz2 up to the next magic number. If libbz2 then returns text, the block is complete and its checksum
+is correct. If not, the magic number is a coincidence inside the block's data, and the reader continues to the
+next one.
 
 A range of a file owns the blocks whose magic number starts in it. Positions are bits of the file. The format
-is that of decompress.c in bzip2 1.0.8.
+follows decompress.c in bzip2 1.0.8.
 """
 
 import bz2
@@ -35,12 +35,12 @@ _STREAM_START = re.compile(rb"BZh[1-9](?:1AY&SY|\x17rE8P\x90)")
 _HEADER_BYTES, _START_BYTES = 4, 10
 # 900,000 codes of at most 20 bits, and the tables.
 _MOST_BLOCK_BYTES = 5 << 19
-# A coincidence happens once in 2^48 bits. A block with this many was made on purpose.
+# A coincidence happens once in 2^48 bits. A block with this many was crafted deliberately.
 _MOST_COINCIDENCES = 16
 
 
 class _Mark(NamedTuple):
-    """A magic number: the bit where it starts, and whether it is that of a block."""
+    """A magic number: the bit where it starts, and whether it marks a block."""
 
     bit: int
     is_block: bool
@@ -92,11 +92,11 @@ class _Bits:
         return 8 * max(self._base, self.end - _SPAN + 1)
 
     def forget(self) -> None:
-        """Lets the next `extend` drop everything that was searched."""
+        """Lets the next `extend` drop all searched data."""
         self._kept = self.searched // 8
 
     def extend(self) -> bool:
-        """Reads on and drops what `aligned` has returned. Returns False at the end of the file."""
+        """Reads more data and drops what `aligned` has returned. Returns False at the end of the file."""
         self._file.seek(self.end)
         data = self._file.read(READ_BYTES)
         if not data:
@@ -124,7 +124,7 @@ class _Bits:
         return self._data[byte - self._base : byte - self._base + count]
 
     def number(self, bit: int, count: int) -> int | None:
-        """Returns ``count`` bits as a number, or None when the file ends before them."""
+        """Returns ``count`` bits as a number, or None if the file is too short."""
         first, last = bit // 8, -(-(bit + count) // 8)
         data = self.bytes_at(first, last - first)
         if len(data) < last - first:
@@ -145,17 +145,17 @@ class _BlockReader:
     def __init__(self, bits: _Bits, uri: str) -> None:
         self._bits, self._uri = bits, uri
         self.block: int | None = None
-        """Bit at which the current block starts; None after the last one."""
+        """Bit at which the current block starts, or None after the last one."""
         self.end = _Mark(0, is_block=True)
-        """What follows the block that was read."""
+        """The magic number after the block that was read."""
         self.coincidences: list[int] = []
         """Bits of the magic numbers inside the block that was read."""
         self._crc: int | None = None
-        """Checksum over the blocks of the stream, if it is read from its start."""
+        """Checksum over the blocks of the stream, if the reader started at the stream's start."""
 
     @classmethod
     def at_stream(cls, file: BinaryIO, uri: str) -> "_BlockReader":
-        """Returns a reader of the whole file. Raises InputError when the file starts with no bzip2 stream."""
+        """Returns a reader of the whole file. Raises InputError if it does not start with a bzip2 stream."""
         reader = cls(_Bits(file, 0), uri)
         reader._begin_stream(0)
         return reader
@@ -170,7 +170,7 @@ class _BlockReader:
     def read(self, piece_bytes: int) -> Iterator[bytes]:
         """Yields the text of the current block. Raises InputError for a damaged or truncated block.
 
-        The checksum has been checked when the iterator is exhausted.
+        The checksum is verified once the iterator is exhausted.
         """
         if self.block is None:
             return
@@ -272,8 +272,8 @@ def read_blocks(file: BinaryIO, uri: str, start: int, end: int) -> Iterator[tupl
     """Yields (byte where a block starts, text) from the first block in [start, end) to the end of the file.
 
     A text has at most a megabyte. A range in which no block starts yields nothing, but a range that starts
-    at 0 starts with the file. Two neighboring ranges never disagree about a block: a file whose blocks hide
-    other blocks in their data is refused where they could. Raises InputError that names file and block.
+    at 0 starts with the file. Two neighboring ranges never disagree about a block, because a file whose
+    blocks hide other blocks at such a boundary is an error. Raises InputError that names file and block.
     """
     first: list[bytes] = []
     if start == 0:
@@ -329,7 +329,7 @@ def _end_of_block(file: BinaryIO, uri: str, bit: int) -> int | None:
 
 
 def _refuse_hidden(file: BinaryIO, uri: str, reader: _BlockReader, end: int) -> None:
-    """Raises InputError when the next range would take data inside the block that was read for a block."""
+    """Raises InputError if the next range would mistake data inside the current block for a block."""
     behind = [bit for bit in reader.coincidences if bit >= 8 * end]
     hidden = next((bit for bit in behind if _end_of_block(file, uri, bit) is not None), None)
     if hidden is not None or len(behind) >= _MOST_COINCIDENCES:

@@ -25,11 +25,11 @@ _PROBE_BYTES = 1 << 16
 
 BOMB_BYTES = 1 << 30
 _BOMB_RATIO = 200
-"""A file that grows beyond both is no text but a decompression bomb: text grows about tenfold."""
+"""A file that exceeds both limits is a decompression bomb. Text grows about tenfold."""
 
 
 def is_bomb(stored: int, decompressed: int) -> bool:
-    """Whether stored bytes became too many to be text."""
+    """Whether ``decompressed`` bytes from ``stored`` bytes are too many for text."""
     return decompressed > max(BOMB_BYTES, _BOMB_RATIO * stored)
 
 
@@ -40,7 +40,7 @@ _MAGIC = {"bz2": b"BZh", "gz": b"\x1f\x8b", "zst": b"\x28\xb5\x2f\xfd", "xz": b"
 
 @dataclass(frozen=True)
 class Chunk:
-    """Decompressed bytes. ``owned``: the records that start in them belong to the unit."""
+    """Decompressed bytes. ``owned``: whether the records that start in them belong to the unit."""
 
     data: bytes
     owned: bool
@@ -51,7 +51,7 @@ class Chunk:
 
 
 def compression_of(uri: str, head: bytes) -> str:
-    """Detects the compression from the file's suffix, or from its first bytes without a known suffix.
+    """Detects the compression from the file's suffix. Without a known suffix, uses the first bytes.
 
     Raises InputError when the suffix and the first bytes disagree.
     """
@@ -66,7 +66,7 @@ def compression_of(uri: str, head: bytes) -> str:
 
 
 def looks_like_html(head: bytes) -> bool:
-    """Whether the first bytes are those of a web page."""
+    """Whether the first bytes look like a web page."""
     return re.match(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|body)\b", head, re.I) is not None
 
 
@@ -98,7 +98,7 @@ def read_chunks(uri: str, compression: str, start: int, end: int, size: int) -> 
 
 
 def _check_still(uri: str, planned: int) -> None:
-    # Object stores and web servers refuse to continue in another version of a file.
+    # Object stores and web servers do not continue a read in another version of a file.
     if storage.scheme(uri) == "file":
         check_size(uri, planned)
 
@@ -167,19 +167,19 @@ def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]
 def _refuse_bomb(uri: str, compression: str, stored: int, decompressed: int) -> None:
     if is_bomb(stored, decompressed):
         raise InputError(
-            f"{uri}: {stored} bytes of {_NAMES[compression]} data became {decompressed}: no text does"
+            f"{uri}: {stored} bytes of {_NAMES[compression]} data became {decompressed} bytes, too many for text"
         )
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What planning needs to know about a file, read in two or three requests."""
+    """Facts about a file for planning, read in two or three requests."""
 
     size: int
     head: bytes
     fingerprint: str
-    """Hash of the size, the first and the last bytes, to notice that a file was replaced.
-    The last bytes of bz2 and gzip files hold checksums of the whole file."""
+    """Hash of the size and of the first and last bytes, to notice that a file was replaced.
+    The last bytes of bz2 and gzip files contain checksums of the whole file."""
 
 
 def probe(uri: str) -> Probe:

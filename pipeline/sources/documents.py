@@ -1,4 +1,4 @@
-"""What a source reader yields: raw documents, and skipped pages with their reason."""
+"""The items that a source reader yields: raw documents, and skipped pages with their reason."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,13 +15,13 @@ class RawDocument:
     lang: str
     body: str
     kind: Literal["wikitext", "plain"]
-    """``wikitext`` goes through the markup cleaner. ``plain`` has a paragraph per line."""
+    """``wikitext`` goes through the markup cleaner. ``plain`` has one paragraph per line."""
     source_id: str | None = None
-    """The id that the source itself gives, if it gives one."""
+    """The id in the source, if the source gives one."""
     timestamp: str | None = None
     """Time of the revision, as the source writes it (Wikimedia: ISO 8601)."""
     url: str | None = None
-    """Where the document can be read."""
+    """URL of the document."""
 
 
 @dataclass(frozen=True)

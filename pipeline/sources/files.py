@@ -1,4 +1,4 @@
-"""The files of a source, and the base class of readers that plan file by file."""
+"""Finds the files of a source, and defines the base class of readers that plan file by file."""
 
 import re
 from abc import ABC, abstractmethod
@@ -61,11 +61,11 @@ class FileReader(ABC):
             ) from error
 
     def match(self, pattern: str) -> Iterable[SourceFile]:
-        """The files that one path of a source names."""
+        """The files that match one path of a source."""
         return _match(pattern)
 
     def files(self, source: Source) -> list[SourceFile]:
-        """The files that the source's paths name, each once. Raises InputError for a path without files."""
+        """The files that match the source's paths, each once. Raises InputError for a path without files."""
         by_name: dict[str, SourceFile] = {}
         uris: set[str] = set()
         for pattern in source.paths:

@@ -1,5 +1,4 @@
-"""Rows of a dataset that the library ``datasets`` streams: one of the Hugging Face hub, or a folder in its
-layout.
+"""Reads rows of a dataset that the library ``datasets`` streams, from the Hugging Face Hub or a local folder.
 
 The address is ``datasets://wikimedia/wikipedia?name=20231101.ltg&split=train&revision=COMMIT``, or an
 absolute path, ``datasets:///data/wikipedia?name=20231101.ltg``. A unit is a shard of the dataset (one of its

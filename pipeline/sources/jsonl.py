@@ -1,4 +1,4 @@
-"""JSON Lines, and the Parquet layout of published Wikipedia extracts: a document per row."""
+"""Reads JSON Lines, and the Parquet layout of published Wikipedia extracts, with one document per row."""
 
 import re
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _REVISION_DIGITS = len(str(_MOST_REVISION))
 
 
 class RowsReader(FileReader):
-    """Reads JSON Lines, Parquet and datasets of the Hugging Face hub: a document per row."""
+    """Reads JSON Lines, Parquet and datasets of the Hugging Face Hub, with one document per row."""
 
     def plan_file(self, source: Source, file: SourceFile) -> list[Unit]:
         """The units of one file, or the shards of a dataset."""
@@ -45,7 +45,7 @@ def _form(source: Source, uri: str, head: bytes) -> str:
 
 
 def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
-    """A document for every row. Raises InputError for a row of unknown language."""
+    """One document for every row. Raises InputError for a row of unknown language."""
     rows = read_dataset_rows if unit.form == "rows-dataset" else read_rows
     for row in rows(unit):
         if not row.owned:
@@ -60,7 +60,7 @@ def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
         elif not (body := row.values[unit.text_field]):
             yield Skip(page_id, title, lang, EMPTY)
         else:
-            # Published extracts are never wrapped, and their lists of short lines look as if they were.
+            # Published extracts are never wrapped, but their lists of short lines look wrapped.
             body = body if unit.kind == "wikipedia_parquet" else unwrapped(body)
             own, url = row.values.get("id"), row.values.get("url")
             yield RawDocument(
@@ -76,10 +76,10 @@ def read_row_documents(unit: Unit) -> Iterator[RawDocument | Skip]:
 
 
 def row_id(row: Row, unit: Unit) -> str:
-    """The name of a row in its source: its id, or its place when it has no id.
+    """The name of a row in its source: its id, or its position without an id.
 
-    The ids of published extracts are page ids of the wiki, the same in every file and snapshot. The ids of
-    other files need to be unique only in their file.
+    The ids of published extracts are page ids of the wiki, which are the same in every file and snapshot. The
+    ids of other files need to be unique only in their file.
     """
     own = row.values.get("id")
     if own is not None and unit.kind == "wikipedia_parquet":
@@ -88,7 +88,7 @@ def row_id(row: Row, unit: Unit) -> str:
 
 
 def row_language(row: Row, unit: Unit) -> str | None:
-    """Language by the config or file name, by the row's field, or by the host of its url."""
+    """The language from the config, the file name, the row's field, or the host of its URL."""
     if unit.lang:
         return unit.lang
     for field in ("lang", "language"):

@@ -1,4 +1,4 @@
-"""Lines of a text file, read by byte range with bounded memory."""
+"""Reads lines of a text file by byte range with bounded memory."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,29 +15,29 @@ class Line:
     """One line without its line end."""
 
     offset: int
-    """Byte of the decompressed file at which it starts."""
+    """Byte of the decompressed file at which the line starts."""
     text: str
     owned: bool
-    """Whether it starts in the range of the unit."""
+    """Whether the line starts in the range of the unit."""
     oversize: bool = False
     """Whether this is only the beginning of a line that is too long."""
     ended: bool = True
-    """Whether a line end follows; false only for the last line of some files."""
+    """Whether a line end follows. False only for the last line of some files."""
 
 
 def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_parts: bool = False) -> Iterator[Line]:
     """The lines from the first that starts in the unit's range to the end of the file.
 
-    Of a line of more than ``max_line_bytes`` only the beginning is given. With ``in_parts`` all of it is
-    given as several lines, cut after a space if there is one, because some books have no line end. Line ends
-    are LF or CRLF. A byte order mark is removed. Raises InputError that names the file and the byte where the
-    text is not in the unit's encoding.
+    Yields only the beginning of a line of more than ``max_line_bytes``. With ``in_parts``, yields all of it
+    as several lines, cut after a space if possible, because some books have no line ends. Line ends are LF or
+    CRLF. Removes a byte order mark. Raises InputError that names the file and the byte where the text is not
+    in the unit's encoding.
     """
     first = max(0, unit.start - 1)
     chunks = read_chunks(unit.uri, unit.compression, first, unit.end, unit.size)
     if unit.encoding != "utf-8":
         chunks = transcode(chunks, unit.uri, unit.encoding)
-    # A range starts with the line after the first line end at or after the byte before it.
+    # The first line of a range follows the first line end at or after the byte before the range.
     skipping = unit.start > 0
     begin = position = first
     rest, owned, oversize = b"", True, False
@@ -48,7 +48,7 @@ def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_parts: bo
                 owned = chunk.owned
             line_end = chunk.data.find(b"\n", at)
             piece = chunk.data[at:] if line_end < 0 else chunk.data[at:line_end]
-            if skipping or oversize:  # the rest of this line is not needed, and copies cost time
+            if skipping or oversize:  # do not copy the rest of this line, which is unused
                 rest = rest or piece[:1]
             elif rest:
                 rest += piece
@@ -77,7 +77,7 @@ def read_lines(unit: Unit, max_line_bytes: int = MAX_LINE_BYTES, *, in_parts: bo
 
 
 def _cut(line: bytes, most: int) -> int:
-    """Where to cut ``line`` into a part of at most ``most`` bytes: after a space, or between characters."""
+    """Where to cut ``line`` so that the part has at most ``most`` bytes: after a space, or any character."""
     place = line.rfind(b" ", 0, most) + 1
     if not place:
         place = most

@@ -1,4 +1,4 @@
-"""The units of text, JSON Lines and Parquet files, for readers that cut them by bytes or row groups."""
+"""Plans the units of text, JSON Lines and Parquet files for readers that cut them by bytes or row groups."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from schemas.redaction import public_uri
 
 _PARQUET_MAGIC = b"PAR1"
 FormOf = Callable[[Source, str, bytes], str]
-"""From a source, a URI and the first bytes of the file to what a document is in it (``Unit.form``)."""
+"""Maps a source, a URI and the first bytes of the file to the form of its documents (``Unit.form``)."""
 
 
 def plan_plain_file(source: Source, file: SourceFile, unit_bytes: int, form_of: FormOf) -> list[Unit]:
@@ -61,12 +61,12 @@ def plan_plain_file(source: Source, file: SourceFile, unit_bytes: int, form_of: 
 
 
 def is_parquet(head: bytes) -> bool:
-    """Whether the first bytes are those of a Parquet file."""
+    """Whether the first bytes belong to a Parquet file."""
     return head.startswith(_PARQUET_MAGIC)
 
 
 def check_language(source: Source) -> None:
-    """Raises ConfigError when neither the files of a source nor its config give the language."""
+    """Raises ConfigError if neither the files of a source nor its config give the language."""
     if source.lang is None:
         raise ConfigError(
             f"source {source.name}: lang is missing; {source.kind} files do not name a language"
@@ -98,6 +98,6 @@ def group_cuts(sizes: Sequence[int], unit_bytes: int) -> list[tuple[int, int]]:
 
 
 def language_of_name(uri: str) -> str:
-    """Language of a folder or dataset config named DATE.LANGUAGE, as on the Hugging Face hub, or empty."""
+    """Language of a folder or dataset config named DATE.LANGUAGE, as on the Hugging Face Hub, or empty."""
     match = re.search(r"(?:^|[/=])\d{8}\.([a-z][a-z0-9-]*)(?=[/&]|$)", uri)
     return match[1] if match else ""

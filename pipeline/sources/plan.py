@@ -1,4 +1,4 @@
-"""From the sources of a config to work units: looks at names, sizes and heads of files, and reads no text.
+"""Plans work units from the sources of a config. Uses names, sizes and heads of files, but not their text.
 
 The same config and files give the same units in the same order on every machine.
 """
@@ -22,7 +22,7 @@ def plan_units(config: BuildConfig) -> list[Unit]:
 
 
 def source_files(source: Source) -> list[SourceFile]:
-    """The files of a source, each once; none for a reader that does not read files.
+    """The files of a source, each once. Empty for a reader that does not read files.
 
     Raises InputError for a path without files.
     """

@@ -1,7 +1,7 @@
-"""The interface of source readers, and how the ``kind`` of a source selects its reader.
+"""Defines the interface of source readers, and selects a reader by the ``kind`` of a source.
 
-A reader is a class with two methods. The config names a custom class by its dotted name, and built-in kinds
-are looked up in pipeline.config.SOURCE_READERS::
+A reader is a class with two methods. The config gives the dotted name of a custom class.
+pipeline.config.SOURCE_READERS lists the built-in kinds::
 
     class Notes:
         def __init__(self, extraction: Extraction) -> None: ...
@@ -13,7 +13,7 @@ are looked up in pipeline.config.SOURCE_READERS::
             for number, text in enumerate(notes_in(unit.uri)):
                 yield RawDocument(f"{unit.name}:{number}", 0, "", unit.lang, text, "plain")
 
-`pipeline.sources.files.FileReader` is a base class for readers of files: it expands globs and folders.
+`pipeline.sources.files.FileReader` is a base class for readers of files. It expands globs and folders.
 """
 
 from collections.abc import Iterator
@@ -33,9 +33,10 @@ class SourceReader(Protocol):
     def plan(self, source: Source) -> list[Unit]:
         """The work units of a source, the same ones in the same order for the same files.
 
-        Neighboring units that are whole files (start 0, end and size equal, no weight) may be merged into one
-        task. It looks at names, sizes and heads of files only. Raises ConfigError for a source that cannot be
-        read as described, and InputError that names a file that is missing, empty, damaged or unfinished.
+        The build may merge neighboring units that are whole files (start 0, end and size equal, no weight)
+        into one task. Planning uses only names, sizes and heads of files. Raises ConfigError for a source
+        that cannot be read as described, and InputError that names a file that is missing, empty, damaged or
+        unfinished.
         """
 
     def read(self, unit: Unit) -> Iterator[RawDocument | Skip]:

@@ -1,4 +1,4 @@
-"""Rows of a Parquet or JSON Lines file, with checked types, read by row group or byte range."""
+"""Reads rows of Parquet or JSON Lines files by row group or byte range, and checks their types."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ MAX_ROW_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Row:
-    """One row. ``place`` is its byte (JSON Lines) or row number (Parquet) in the file."""
+    """One row. ``place`` is its byte offset (JSON Lines) or row number (Parquet) in the file."""
 
     place: int
     values: dict[str, Any]
@@ -37,9 +37,9 @@ class Row:
 def read_rows(unit: Unit) -> Iterator[Row]:
     """The rows from the first that starts in the unit's range to the end of the file.
 
-    A null text is None. Raises InputError that names the file when a Parquet column has another type than
-    text (or, for ids and revisions, a whole number). Raises InputError that names the file and the row when a
-    JSON row is not an object, has no text field or holds a value of another type.
+    A null text is None. Raises InputError that names the file if a Parquet column is not text (or, for ids
+    and revisions, a whole number). Raises InputError that names the file and the row if a JSON row is not an
+    object, has no text field, or has a value of another type.
     """
     if unit.form.endswith("parquet"):
         yield from _parquet_rows(unit)
@@ -70,40 +70,40 @@ def _parquet_rows(unit: Unit) -> Iterator[Row]:
 
 
 class _Sizes:
-    """Bounds what row groups decompress to, by their metadata and in fact."""
+    """Limits the decompressed size of row groups, both in their metadata and as read."""
 
     def __init__(self, uri: str) -> None:
         self._uri = uri
         self._stored = self._read = 0
 
     def begin(self, group: int, metadata: pq.RowGroupMetaData, columns: list[str]) -> int:
-        """The rows that may be read at once. Raises InputError for a group that is too large to be text."""
+        """The number of rows to read at a time. Raises InputError if a group is too large for text."""
         chunks = [metadata.column(number) for number in range(metadata.num_columns)]
         used = [chunk for chunk in chunks if chunk.path_in_schema in columns]
         self._stored += sum(chunk.total_compressed_size for chunk in used)
         decompressed = [chunk.total_uncompressed_size for chunk in used]
         self._check(group, self._read + sum(decompressed))
-        # A dictionary may hold one long value, and every row of the group may have it.
+        # A dictionary may have one long value that all rows of the group share.
         fitting: int = _BATCH_BYTES // max(1, sum(decompressed))
         return min(_BATCH_ROWS, max(1, fitting))
 
     def add(self, group: int, values: dict[str, Any]) -> None:
-        """Counts a row. Raises InputError when the rows so far are too large to be text."""
+        """Counts a row. Raises InputError if the rows so far are too large for text."""
         self._read += 1 + sum(len(value) for value in values.values() if isinstance(value, str))
         self._check(group, self._read)
 
     def _check(self, group: int, decompressed: int) -> None:
         if is_bomb(self._stored, decompressed):
             raise InputError(
-                f"{self._uri}: row group {group}: {self._stored} bytes of Parquet data became {decompressed}:"
-                " no text does"
+                f"{self._uri}: row group {group}: {self._stored} bytes of Parquet data became {decompressed} "
+                "bytes, too many for text"
             )
 
 
 def _batches(
     uri: str, file: pq.ParquetFile, group: int, columns: list[str], rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a row group. Raises InputError when they are damaged or the file has become shorter."""
+    """The batches of a row group. Raises InputError if they are damaged or the file has shrunk."""
     batches = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
     while True:
         try:
@@ -118,7 +118,7 @@ def _batches(
 
 @lru_cache(maxsize=64)
 def _used_fields(text_field: str, lang: str) -> dict[str, bool]:
-    """The fields that are read -> whether they may hold numbers. A given ``lang`` saves its fields."""
+    """The fields to read -> whether they may be numbers. With ``lang``, omits the fields that give it."""
     unused = {text_field, *(_LANGUAGE_FIELDS if lang else ())}
     return {text_field: False, **{name: name in _NUMBERED_FIELDS for name in FIELDS if name not in unused}}
 
@@ -142,7 +142,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def check_values(values: dict[str, Any], place: str, unit: Unit) -> None:
-    """Raises InputError when the row at ``place`` lacks the text field or holds a value of a wrong type."""
+    """Raises InputError if the row at ``place`` lacks the text field or has a value of the wrong type."""
     text_field = unit.text_field
     if text_field not in values:
         fields = ", ".join(map(str, values)) or "no fields"

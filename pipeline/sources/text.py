@@ -1,9 +1,9 @@
-"""Plain text files: a document per file, or documents separated by blank lines.
+"""Reads plain text files with one document per file, or with documents separated by blank lines.
 
-In the form ``file`` a paragraph is a line. Where lines are wrapped at a column, as in Project Gutenberg's
-files, a paragraph is a block of lines up to a blank one. A file longer than the limit of a page is cut
-between paragraphs into several documents, so that memory never holds a book twice. In the form
-``blank_lines`` every line is a paragraph (in BERT's own format, a sentence).
+In the form ``file`` a paragraph is a line. If lines are wrapped at a column, as in Project Gutenberg's files,
+a paragraph is a block of lines up to a blank one. A file longer than the limit of a page is cut between
+paragraphs into several documents, so that memory never holds a book twice. In the form ``blank_lines`` every
+line is a paragraph (in BERT's own format, a sentence).
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from pipeline.sources.units import Unit
 
 _SAMPLE_LINES = 400
 _WRAP_COLUMNS = (30, 90)
-# Lines are cut into parts of ``max_chars`` bytes, but not of fewer bytes than this.
+# Lines are cut into parts of ``max_chars`` bytes, but not fewer than this.
 _LEAST_PART_BYTES = 1 << 16
 
 
@@ -27,7 +27,7 @@ class TextReader(FileReader):
     """Reads plain text files."""
 
     def plan_file(self, source: Source, file: SourceFile) -> list[Unit]:
-        """The units of one file; a file that is one document is one unit."""
+        """The units of one file. A file that is one document is one unit."""
         check_language(source)
         unit_bytes = self.extraction.unit_bytes
         return plan_plain_file(source, file, unit_bytes, lambda source, _uri, _head: source.documents)
@@ -67,7 +67,7 @@ def read_blank_line_documents(unit: Unit, max_chars: int) -> Iterator[RawDocumen
 
 
 def _cut_run(unit: Unit, run: list[Line], max_chars: int) -> Iterator[RawDocument]:
-    """A run of lines as one document, or as several when it is too long; none for an empty run."""
+    """A run of lines as one document, or as several if it is too long. None for an empty run."""
     if not run:
         return
     for number, paragraphs in enumerate(_bounded((line.text for line in run), max_chars)):
@@ -82,7 +82,7 @@ def file_title(name: str) -> str:
 
 
 def _bounded(paragraphs: Iterator[str], max_chars: int) -> Iterator[list[str]]:
-    """Runs of paragraphs of at most ``max_chars`` together, at least one paragraph each; [] for no text."""
+    """Runs of at least one paragraph with at most ``max_chars`` in total. Yields [] if there is no text."""
     run: list[str] = []
     size = 0
     for paragraph in paragraphs:
@@ -113,7 +113,7 @@ def _paragraphs(lines: Iterator[Line]) -> Iterator[str]:
 
 
 def unwrapped(text: str) -> str:
-    """``text`` with a line per paragraph if its lines were wrapped at a column, else as it is."""
+    """``text`` with one line per paragraph if its lines were wrapped at a column, else unchanged."""
     lines = text.splitlines()
     if not is_wrapped(lines[:_SAMPLE_LINES]):
         return text

@@ -1,4 +1,4 @@
-"""The work unit: a part of one source file that one task reads. A hash of its fields names it."""
+"""The work unit, a part of one source file that one task reads. Its name is a hash of its fields."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ Namespaces = tuple[tuple[int, tuple[str, ...]], ...]
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of one file with all that its reader needs to know; small and JSON-serializable.
+    """A part of one file with everything that its reader needs. Small and JSON-serializable.
 
     ``start`` and ``end`` are bytes of the stored file, or row groups of a Parquet file. A unit owns the
     records (bz2 streams, pages, lines, row groups) that start in [start, end).
@@ -34,15 +34,15 @@ class Unit:
     size: int
     """Bytes of the whole file."""
     lang: str
-    """Language code; empty when every record has its own."""
+    """Language code, or empty if every record has its own."""
     compression: str = ""
     """``bz2``, ``gz``, ``zst``, ``xz``, or empty."""
     sha256: str = ""
-    """The published hash of the whole file, which the build checks; empty where none is."""
+    """The published hash of the whole file, which the build checks, or empty."""
     fingerprint: str = ""
-    """Hash of the beginning and the end of the file, so that a replaced file gives other units."""
+    """Hash of the start and the end of the file, so that a replaced file gives other units."""
     form: str = ""
-    """What a document is in this file, in terms of the reader."""
+    """The form of the documents in this file, as the reader defines it."""
     text_field: str = "text"
     sentences_per_document: int = 0
     """Mean length of the documents that rows without boundaries are cut into."""
@@ -56,22 +56,22 @@ class Unit:
     rooted: bool = True
     """Whether the file has a root element, whose end tag must come last."""
     page_prefix: str = ""
-    """Address of the wiki's pages up to their title; empty when the dump does not give it."""
+    """URL of the wiki's pages up to their title, or empty if the dump does not give it."""
     expected_pages: int | None = None
     """Pages that the multistream index lists for this unit."""
     weight: int = 0
-    """Stored bytes of the unit, when start and end do not count bytes."""
+    """Stored bytes of the unit, if start and end do not count bytes."""
     options: str = ""
     """Anything else that a custom reader needs, as text."""
     merged_files: tuple["Unit", ...] = ()
-    """Small files that are read together with this one, so that a folder of thousands of books does not make
+    """Small files to read together with this one, so that a folder of thousands of books does not cause
     thousands of tasks and output files."""
     notes: tuple[str, ...] = ()
-    """Remarks for the person who reads the plan. They are not part of the unit's identity."""
+    """Remarks for the reader of the plan. They are not part of the unit's identity."""
 
     @staticmethod
     def of_file(source: Source, uri: str, **fields: Any) -> "Unit":
-        """A whole file as one unit. Raises InputError when empty, FileNotFoundError when missing."""
+        """A whole file as one unit. Raises InputError if it is empty, FileNotFoundError if it is missing."""
         probed = probe(uri)
         unit = Unit(
             source=source.name,
@@ -112,7 +112,7 @@ class Unit:
 def group_small(units: Sequence[Unit], unit_bytes: int) -> list[Unit]:
     """Merges neighboring units that are whole files of one source and language, up to ``unit_bytes`` each.
 
-    The order stays.
+    Keeps the order.
     """
     grouped: list[list[Unit]] = []
     total = 0

@@ -1,7 +1,7 @@
-"""Limits the pages of one sentence pattern: the smallest keys of each language and pattern stay.
+"""Limits the number of pages of one sentence pattern. The smallest keys of each language and pattern stay.
 
-This needs a separate round, since the pages of a pattern are spread over many units. How files are cut must
-not decide which pages stay.
+This needs a separate round, since the pages of a pattern are spread over many units. The way files are cut
+must not affect which pages stay.
 """
 
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ SKELETONS = pa.schema(
 def run_stubs(
     work_uri: str, inputs: list[str], parts: list[Part], removals: Removals, limit: int
 ) -> list[str]:
-    """Files of REMOVALS: the pages beyond ``limit`` of one pattern, among what ``removals`` leaves."""
+    """Files of REMOVALS: the pages beyond ``limit`` of one pattern, without those already in ``removals``."""
     buckets = max(1, -(-sum(part.rows for part in parts) // DOCUMENTS_PER_BUCKET))
     shuffle = CommittedShuffle.create(work_uri, "dedup-stubs", REMOVALS, buckets, limit, *inputs)
 

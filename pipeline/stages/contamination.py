@@ -1,4 +1,4 @@
-"""Removes documents that contain text of evaluation sets: a map over documents parts."""
+"""Removes documents that contain text of evaluation sets, with a map over documents parts."""
 
 import numpy as np
 import pyarrow as pa

@@ -1,8 +1,8 @@
-"""Stage dedup: which documents stay. Only keys and hashes move between nodes.
+"""Stage dedup: decides which documents stay. Only keys and hashes move between nodes.
 
 The rounds: one revision of each page (dumps may overlap), no text of an evaluation set, one document for each
 text, a limited number of pages for each pattern, one document for each group of near duplicates. A round sees
-only what the earlier rounds left. Otherwise a text could lose all its documents.
+only the documents that the earlier rounds kept. Otherwise a text could lose all its documents.
 """
 
 import logging
@@ -45,22 +45,22 @@ _KEYS = pa.schema(
 
 @dataclass(frozen=True)
 class DedupResult:
-    """What is removed, the number of removed documents, and the hash of what they depend on."""
+    """The removals, their counts, and the hash of everything that they depend on."""
 
     removals: Removals
     counts: dict[str, dict[str, int]]
     """Language -> reason -> removed documents."""
     stage_hash: str
     signatures: SignatureStage | None = None
-    """The band hashes of the near round, for later builds; None without near dedup."""
+    """The band hashes of the near round for later builds, or None without near dedup."""
 
 
 def run_dedup(
     config: BuildConfig, work_uri: str, extracted: ExtractResult, previous: PreviousSignatures | None = None
 ) -> DedupResult:
-    """All rounds. Resumes at the first bucket that is not finished.
+    """Runs all rounds. Resumes at the first unfinished bucket.
 
-    ``previous`` are the band hashes of an earlier build, which the near round reuses.
+    The near round reuses ``previous``, the band hashes of an earlier build.
     """
     settings, parts = config.dedup, extracted.parts
     inputs = [extracted.folder.stage_hash]
@@ -98,7 +98,7 @@ def run_dedup(
 def _round(
     name: str, work_uri: str, inputs: list[str], parts: list[Part], removals: Removals | None
 ) -> list[str]:
-    """Files of REMOVALS by equal text among what ``removals`` leaves, or by equal page where it is None."""
+    """Files of REMOVALS by equal text among the documents not in ``removals``, or by equal page if None."""
     buckets = max(1, -(-sum(part.rows for part in parts) // ROWS_PER_BUCKET))
     shuffle = CommittedShuffle.create(work_uri, name, REMOVALS, buckets, *inputs)
     by_page = removals is None

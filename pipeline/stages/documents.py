@@ -29,7 +29,7 @@ class _Plan:
 def run_documents(
     config: BuildConfig, work_uri: str, extracted: ExtractResult, deduplicated: DedupResult
 ) -> list[DocumentFile]:
-    """Writes the files that are not finished yet, and returns all of them; none by default."""
+    """Writes the unfinished files, and returns all of them. By default there are none."""
     if not config.publish.documents:
         return []
     split, output = split_of(config), config.output
@@ -45,7 +45,7 @@ def run_documents(
 
     def work(item: tuple[DocumentShard, list[Part]]) -> int:
         shard, parts = item
-        # A task has several files. One that Ray retries may have committed some of them.
+        # A task has several files. A retried task may have committed some of them.
         if folder.marker(shard.unit_id) is None:
             with PartWriter(PUBLISHED_DOCUMENTS, storage.join(output, shard.path), shard.path) as writer:
                 for table in shard_tables(shard, parts, removals, split):
@@ -73,7 +73,7 @@ def run_documents(
 
 
 def _planned(parts: list[Part], removals: Removals, split: Split) -> list[DocumentShard]:
-    """The files, by how many documents of each language each part has left."""
+    """The files, planned from the number of remaining documents of each language in each part."""
 
     def work(part: Part) -> list[PartCount]:
         return _counts(part.ordinal, count_part(part, removals, split))

@@ -1,4 +1,4 @@
-"""Stage extract: each work unit becomes a documents part and a funnel of what was kept and skipped."""
+"""Stage extract: turns each work unit into a documents part and counts of kept and skipped pages."""
 
 import hashlib
 import logging
@@ -40,12 +40,12 @@ class UnitCounts:
     pages: list[PageRange] = field(default_factory=list)
     """Page ids in the index of the part."""
     reused: Reused = field(default_factory=Reused)
-    """What was taken from an earlier build."""
+    """Pages reused from an earlier build."""
 
 
 @dataclass(frozen=True)
 class ExtractResult:
-    """The parts that hold documents, and the counts over all units."""
+    """The parts with documents, and the counts over all units."""
 
     folder: StageFolder[UnitCounts]
     parts: list[Part]
@@ -56,7 +56,7 @@ class ExtractResult:
 def extract_folder(
     config: BuildConfig, work_uri: str, units: list[Unit], templates: TemplatesResult = _NO_TEMPLATES
 ) -> StageFolder[UnitCounts]:
-    """The stage's folder. It depends on the planned units and on how they are cleaned."""
+    """The stage's folder. It depends on the planned units and on the settings of cleaning."""
     inputs: list[Any] = [
         [unit.to_record() for unit in units],
         config.extraction.model_dump(mode="json"),
@@ -81,7 +81,7 @@ def run_extract(
     previous: PreviousPages | None = None,
     copies: PageCopies | None = None,
 ) -> ExtractResult:
-    """Extracts the units that are not finished yet. Raises InputError that names the file at fault.
+    """Extracts the unfinished units. Raises InputError that names the faulty file.
 
     ``previous`` are the pages of an earlier build whose texts depend on the same rules. ``copies`` may have
     pages that stage templates has read, and are removed at the end.
@@ -94,7 +94,7 @@ def run_extract(
     shared = ray.put(previous) if pending else None
 
     def work(unit: Unit) -> int:
-        # A task has several units. One that Ray retries may have committed some of them.
+        # A task has several units. A retried task may have committed some of them.
         marker = folder.marker(unit.unit_id) or extract_one(
             unit, config, folder, templates, ray.get(shared), copies
         )
@@ -120,7 +120,7 @@ def extract_one(
 ) -> Marker[UnitCounts]:
     """Extracts one unit and commits it: its documents, and the index of its Wikimedia pages.
 
-    Raises InputError that names the file at fault.
+    Raises InputError that names the faulty file.
     """
     funnel = Funnel()
     text_bytes = 0

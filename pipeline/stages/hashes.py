@@ -1,4 +1,4 @@
-"""Stage hashes: compares whole files with the hashes published for them before anything reads their pages."""
+"""Stage hashes: compares whole files with their published hashes before any stage reads their pages."""
 
 import hashlib
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ class HashCounts:
 
 
 def run_hashes(work_uri: str, units: list[Unit]) -> None:
-    """Hashes the files that have a published hash and are not checked yet.
+    """Hashes the unchecked files that have a published hash.
 
-    Raises InputError that names a file with another hash.
+    Raises InputError that names a file whose hash differs.
     """
     files = {file.uri: file for unit in units for file in unit.ranges if file.sha256}
     if not files:

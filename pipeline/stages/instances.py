@@ -1,7 +1,7 @@
-"""Stage instances: documents to token ids, token ids to slots, slots to shards of every length.
+"""Stage instances: tokenizes documents, moves token ids to slots, and writes shards of every length.
 
-A shuffle moves the token ids to their slots (`pipeline.instances.slots`), and each slot is committed by
-itself. A rerun tokenizes only what had not been moved, and pairs and writes only the missing slots.
+A shuffle moves the token ids to their slots (`pipeline.instances.slots`), and each slot is committed
+separately. A rerun tokenizes only documents that were not moved before, and makes only the missing slots.
 """
 
 from collections.abc import Iterator
@@ -83,7 +83,7 @@ def run_instances(
 
 @lru_cache(maxsize=1)
 def _tokenizer(uri: str, cased: bool, accents: Accents | None) -> Encoder:
-    """One tokenizer for each process: its tables take a third of a second to make."""
+    """One tokenizer for each process, because building its tables takes a third of a second."""
     return open_encoder(uri, cased, accents)
 
 
@@ -94,7 +94,7 @@ def tokenize_part(
     config: BuildConfig,
     slots: SlotPlan,
 ) -> Iterator[pa.Table]:
-    """The documents of a part as token ids: a row for each copy in each pass."""
+    """The documents of a part as token ids, with a row for each copy in each pass."""
     split = split_of(config)
     for table in read_kept(part, removals, ["key", "lang", "content_hash", "sentences"]):
         documents = _token_columns(table, tokenizer)
@@ -142,7 +142,7 @@ def _token_columns(table: pa.Table, tokenizer: Encoder) -> pa.Table:
 
 
 def _copies(documents: pa.Table, rows: I64, copies: I64, slot: I64) -> pa.Table:
-    """A row for each copy. Where these are all documents once, the columns are not copied."""
+    """A row for each copy. Returns the columns without copying them if each document occurs once."""
     order = np.argsort(rows, kind="stable")
     if np.array_equal(rows[order], np.arange(documents.num_rows)):
         table, copies, slot = documents, copies[order], slot[order]

@@ -1,15 +1,15 @@
-"""Near duplicates on Ray Data: shuffles of hashes, pairs and sketches, never of text.
+"""Finds near duplicates on Ray Data by shuffling hashes, pairs and sketches, but never text.
 
     bands    parts -> (band, rank, node) by band -> candidate pairs
-    wanted   candidate pairs by part -> which rows of a part take part in which pairs
+    wanted   candidate pairs by part -> which rows of a part belong to which pairs
     verify   sketches of those rows by pair -> pairs that are similar enough
     cluster  pairs -> each node with the smallest node of its cluster
     members  nodes of clusters by part
     keep     clusters by their smallest node -> all but the smallest key are removed
 
-A node is a document's place: part ordinal and row in one number. Hashes of the keys decide which documents
-are compared, and the keys themselves decide which one stays, so other parts or buckets keep the same
-documents. docs/concepts/dedup.md has the arithmetic.
+A node is the location of a document: part ordinal and row in one number. Hashes of the keys decide which
+documents are compared, and the keys decide which one stays, so a different division into parts or buckets
+keeps the same documents. docs/concepts/dedup.md has the arithmetic.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,9 +55,9 @@ from schemas.skip_reasons import NEAR_DUPLICATE
 DOCUMENTS_PER_BUCKET = 500_000
 # Pairs in one bucket of sketches: up to 64 kB for each pair.
 PAIRS_PER_BUCKET = 50_000
-# Parts whose rows of pairs are in one bucket: most parts of a large build have few such rows or none.
+# Parts whose rows of pairs share a bucket. Most parts of a large build have few or no such rows.
 PARTS_PER_BUCKET = 64
-# Edges that one task clusters in memory: 16 bytes each, about a gigabyte with all that it needs.
+# Edges that one task clusters in memory: 16 bytes each, about a gigabyte with all working memory.
 EDGES_IN_MEMORY = 20_000_000
 _ROW_BITS = np.uint64(32)
 _ROW_MASK = np.uint64(0xFFFFFFFF)
@@ -85,10 +85,10 @@ def run_near(
     threshold: float,
     signatures: SignatureStage | None = None,
 ) -> list[str]:
-    """Files of REMOVALS: the documents that are near duplicates of one with a smaller key.
+    """Files of REMOVALS: the near duplicates of documents with a smaller key.
 
-    The round compares what ``removals`` leaves. ``inputs`` is all that ``removals`` depends on.
-    ``signatures`` computes the band hashes of this round, without an earlier build by default.
+    The round compares the documents not in ``removals``. ``inputs`` is everything that ``removals`` depends
+    on. ``signatures`` computes the band hashes of this round, by default without an earlier build.
     """
 
     def start(name: str, schema: pa.Schema, buckets: int) -> CommittedShuffle:
@@ -136,7 +136,7 @@ def _shingles(table: pa.Table) -> tuple[U64, I64]:
 
 
 def _rows_of_pairs(wanted: CommittedShuffle, pairs: CommittedShuffle) -> None:
-    """For each part, which of its rows take part in which pairs."""
+    """For each part, which of its rows belong to which pairs."""
 
     def emit(bucket: int) -> Iterator[pa.Table]:
         table = pairs.read(bucket)
@@ -148,7 +148,7 @@ def _rows_of_pairs(wanted: CommittedShuffle, pairs: CommittedShuffle) -> None:
             yield of_side.append_column(BUCKET, pa.array(ordinals // PARTS_PER_BUCKET))
 
     def reduce(table: pa.Table) -> pa.Table:
-        # A pair that shares several bands is needed once.
+        # Keep one copy of a pair that shares several bands.
         once = table.group_by(WANTED.names).aggregate([])
         return once.sort_by([(name, "ascending") for name in WANTED.names])
 
@@ -188,7 +188,7 @@ def _with_rows(parts: list[Part], by_part: CommittedShuffle) -> list[Part]:
 
 @lru_cache(maxsize=1)
 def _of_neighbors(shuffle: CommittedShuffle, bucket: int) -> pa.Table:
-    """The rows of PARTS_PER_BUCKET parts. Cached, since a task reads neighboring parts in turn."""
+    """The rows of PARTS_PER_BUCKET parts. Cached, because a task reads neighboring parts consecutively."""
     return shuffle.read(bucket)
 
 
@@ -224,7 +224,7 @@ def _cluster(
             following = start(f"{name}-{number:02d}", EDGES, buckets)
             _star_round(current, following, spread, star)
             current = following
-        # A round that changes nothing has found a star around the smallest node of every cluster.
+        # If a round changes nothing, every cluster is a star around its smallest node.
         if current.digests() == before:
             return current
         before, number = current.digests(), number + 1
@@ -234,7 +234,7 @@ def _cluster(
 
 
 def _cluster_in_memory(edges: CommittedShuffle, clusters: CommittedShuffle) -> None:
-    """All edges in one bucket, which one task reduces."""
+    """Clusters all edges in one bucket with one task."""
 
     def emit(bucket: int) -> Iterator[pa.Table]:
         table = edges.read(bucket)
@@ -273,7 +273,7 @@ def _members_by_part(members: CommittedShuffle, clusters: CommittedShuffle) -> N
         yield pa.table(columns, names=[*MEMBERS.names, BUCKET])
 
     def reduce(table: pa.Table) -> pa.Table:
-        # The root of a cluster comes from each bucket that has an edge to it.
+        # Each bucket with an edge to the root of a cluster emits the root.
         return table.group_by(MEMBERS.names).aggregate([]).sort_by("node")
 
     members.run(_filled(clusters), emit, reduce, MEMBERS)

@@ -1,4 +1,4 @@
-"""Finds the paragraphs that occur in too many documents, and the documents that consist of nothing else."""
+"""Finds the paragraphs that occur in too many documents, and the documents without other paragraphs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -38,7 +38,7 @@ _COLUMNS = ["sentences", "paragraph_sentences"]
 def run_paragraphs(
     work_uri: str, inputs: list[str], parts: list[Part], removals: Removals, max_documents: int
 ) -> tuple[U64, list[str]]:
-    """Hashes of the paragraphs to cut, ascending, and files of REMOVALS: documents left without text."""
+    """Hashes of the paragraphs to cut, ascending, and files of REMOVALS of the documents left empty."""
     buckets = max(1, -(-sum(part.rows for part in parts) // DOCUMENTS_PER_BUCKET))
     shuffle = CommittedShuffle.create(
         work_uri, "dedup-paragraphs", PARAGRAPHS, buckets, max_documents, *inputs
@@ -61,7 +61,7 @@ def run_paragraphs(
 def _emptied(
     work_uri: str, inputs: list[Any], parts: list[Part], removals: Removals, repeated: U64
 ) -> list[str]:
-    """Files of REMOVALS: the documents that lose every paragraph. A bucket has some neighboring parts."""
+    """Files of REMOVALS: the documents that lose every paragraph. A bucket has several neighboring parts."""
     if not len(repeated):
         return []
     buckets = max((part.ordinal for part in parts), default=0) // PARTS_PER_BUCKET + 1

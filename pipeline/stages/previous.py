@@ -1,4 +1,4 @@
-"""Opens the earlier build that ``previous`` names, and decides what can be reused."""
+"""Opens the earlier build that ``previous`` names, and decides what to reuse."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ _AnyPointer = TypeVar("_AnyPointer", _Pointer, _SignaturePointer)
 
 
 def publish_pages(config: BuildConfig, folder: StageFolder[UnitCounts]) -> None:
-    """Writes where later builds find the pages of this one. A second run changes no file."""
+    """Writes the pointer to this build's pages for later builds. A second run changes no file."""
     name = folder.uri.rpartition("/")[2]
     pointer = _Pointer(_VERSION, f"work/{name}", folder.stage_hash, cleaning_record(config))
     _write_pointer(storage.join(config.output, _FILE), pointer)
@@ -68,7 +68,7 @@ def _write_pointer(uri: str, pointer: "_Pointer | _SignaturePointer") -> None:
 
 
 def publish_signatures(config: BuildConfig, stage: SignatureStage) -> None:
-    """Writes where later builds find the band hashes of this one. A second run changes no file."""
+    """Writes the pointer to this build's band hashes for later builds. A second run changes no file."""
     name = stage.folder.uri.rpartition("/")[2]
     record = signature_record(stage.threshold)
     pointer = _SignaturePointer(_VERSION, f"work/{name}", stage.folder.stage_hash, record)
@@ -78,20 +78,20 @@ def publish_signatures(config: BuildConfig, stage: SignatureStage) -> None:
 def open_signatures(config: BuildConfig, pages: PreviousPages | None) -> PreviousSignatures | None:
     """The band hashes of the build that ``previous`` names and whose pages are ``pages``.
 
-    None when nothing can be reused. Raises CorpusError when it cannot be read.
+    None if there is nothing to reuse. Raises CorpusError if the build cannot be read.
     """
     if config.previous is None or pages is None or not config.dedup.near:
         return None
     shown = public_uri(config.previous)
     uri = storage.join(config.previous, _SIGNATURES_FILE)
     if not storage.exists(uri):
-        logger.warning("previous: no signatures are reused of %s: it has no %s", shown, _SIGNATURES_FILE)
+        logger.warning("previous: cannot reuse signatures of %s: it has no %s", shown, _SIGNATURES_FILE)
         return None
     pointer = _parse_pointer(uri, _SignaturePointer)
     changed = ["the version"] if pointer.version != _VERSION else []
     changed += differences(pointer.rules, signature_record(config.dedup.jaccard))
     if changed:
-        message = "previous: no signatures are reused of %s: it differs in %s"
+        message = "previous: cannot reuse signatures of %s: it differs in %s"
         logger.warning(message, shown, ", ".join(changed))
         return None
     folder = storage.join(config.previous, pointer.folder)
@@ -99,9 +99,9 @@ def open_signatures(config: BuildConfig, pages: PreviousPages | None) -> Previou
 
 
 def open_previous(config: BuildConfig) -> PreviousPages | None:
-    """The pages of the build that ``previous`` names; None without one, or when nothing can be reused.
+    """The pages of the build that ``previous`` names. None without one, or if there is nothing to reuse.
 
-    Raises ConfigError when there is no such finished build, and CorpusError when it cannot be read.
+    Raises ConfigError if no such finished build exists, and CorpusError if it cannot be read.
     """
     if config.previous is None:
         return None
@@ -110,25 +110,25 @@ def open_previous(config: BuildConfig) -> PreviousPages | None:
         raise ConfigError(f"previous: {shown}: is the output of this build; name the corpus of another build")
     if storage.scheme(config.previous) in ("http", "https"):
         raise ConfigError(
-            f"previous: {shown}: a web server does not list folders; copy the corpus to a folder or a store"
+            f"previous: {shown}: a web server cannot list folders; copy the corpus to a folder or a bucket"
         )
     pointer = _read_pointer(config.previous, shown)
     changed = _changes(pointer, config)
     if changed:
-        logger.warning("previous: nothing is reused of %s: it differs in %s", shown, ", ".join(changed))
+        logger.warning("previous: cannot reuse %s: it differs in %s", shown, ", ".join(changed))
         return None
     pages = PreviousPages(_parts(config.previous, pointer, shown))
-    logger.info("previous: reusing pages of %s that have not changed", shown)
+    logger.info("previous: reusing unchanged pages of %s", shown)
     return pages
 
 
 def _read_pointer(previous: str, shown: str) -> _Pointer:
-    """Raises ConfigError when the build is missing, unfinished or without index, CorpusError when damaged."""
+    """Raises ConfigError if the build is missing, unfinished or without index, CorpusError if damaged."""
     if not storage.exists(storage.join(previous, MANIFEST_NAME)):
         reason = "an unfinished build" if storage.list_files(storage.join(previous, "work")) else "no build"
         raise ConfigError(
             f"previous: {shown}: {reason} (no {MANIFEST_NAME}); name the folder of a finished build, "
-            "or leave out `previous`"
+            "or remove `previous`"
         )
     uri = storage.join(previous, _FILE)
     try:
@@ -136,7 +136,7 @@ def _read_pointer(previous: str, shown: str) -> _Pointer:
     except FileNotFoundError:
         raise ConfigError(
             f"previous: {shown}: has no {_FILE}: its work folder was removed, or an older version of "
-            "bertmill built it; leave out `previous`"
+            "bertmill built it; remove `previous`"
         ) from None
 
 
@@ -148,11 +148,11 @@ def _parse_pointer(uri: str, kind: type[_AnyPointer]) -> _AnyPointer:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise CorpusError(f"previous: {public_uri(uri)}: damaged, or of another version: {field}: "
-                          f"{first['msg']}; leave out `previous`") from error  # fmt: skip
+                          f"{first['msg']}; remove `previous`") from error  # fmt: skip
 
 
 def _changes(pointer: _Pointer, config: BuildConfig) -> list[str]:
-    """What the texts depend on and differs."""
+    """The names of the differences between what the texts of both builds depend on."""
     if pointer.version != _VERSION:
         return ["the version of the page index"]
     return differences(pointer.cleaning, cleaning_record(config))
@@ -163,10 +163,10 @@ def _parts(previous: str, pointer: _Pointer, shown: str) -> list[PreviousPart]:
     try:
         parts = previous_parts(folder)
     except BertmillError as error:
-        raise CorpusError(f"previous: {error}; leave out `previous`") from error
+        raise CorpusError(f"previous: {error}; remove `previous`") from error
     if not parts and not storage.list_files(folder.uri):
         raise CorpusError(
-            f"previous: {shown}: its folder {pointer.folder} was removed; restore it, or leave out `previous`"
+            f"previous: {shown}: its folder {pointer.folder} was removed; restore it, or remove `previous`"
         )
     return parts
 

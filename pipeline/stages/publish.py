@@ -41,7 +41,7 @@ from schemas.redaction import public_fields
 from schemas.vocabulary import SPECIAL_TOKENS
 
 TIMED_REPORT = "work/report.html"
-# Libraries whose version can change a byte of the output.
+# Libraries whose version can change the bytes of the output.
 _LIBRARIES = ("numpy", "pyarrow")
 
 
@@ -62,8 +62,9 @@ def publish(
 ) -> Manifest:
     """Writes dataset card, report, shard tables and manifest, and returns the manifest.
 
-    Only the work folder's copy of the report shows ``times``: no published byte may depend on them. A build
-    that had nothing left to do does not replace that copy. Raises CorpusError when counts do not balance.
+    Only the copy of the report in the work folder shows ``times``, because no published byte may depend on
+    them. A build without remaining work does not replace that copy. Raises CorpusError if counts do not
+    balance.
     """
     manifest = build_manifest(config, identity, results)
     raw = dump_manifest(manifest)
@@ -84,7 +85,7 @@ def publish(
 
 
 def _reused(results: StageResults) -> Iterator[str]:
-    """What was reused of an earlier build."""
+    """Lines on the reuse of an earlier build."""
     pages, signatures = results.extracted.reused, results.deduplicated.signatures
     if pages.pages:
         yield f"Stage extract {reused_text(pages)}."
@@ -93,7 +94,7 @@ def _reused(results: StageResults) -> Iterator[str]:
 
 
 def build_manifest(config: BuildConfig, identity: BuildIdentity, results: StageResults) -> Manifest:
-    """The manifest of a build. Raises CorpusError when counts do not balance."""
+    """The manifest of a build. Raises CorpusError if counts do not balance."""
     vocabulary = results.vocabulary.vocabulary
     masking, word_list = config.instances.masking, results.instances.word_list
     manifest = Manifest(
@@ -175,7 +176,7 @@ def _counts(results: StageResults) -> CorpusCounts:
 
 
 def _check_balance(manifest: Manifest) -> None:
-    """Input must equal what is used plus what is counted as left out. Raises CorpusError otherwise."""
+    """Raises CorpusError unless the input equals what was used plus what was counted as left out."""
     pages, tokens, documents = manifest.counts.pages, manifest.counts.tokens, manifest.counts.documents
     if pages.pages_seen != pages.kept + sum(pages.skipped.values()):
         raise CorpusError(f"pages do not balance: {pages}")
@@ -185,10 +186,10 @@ def _check_balance(manifest: Manifest) -> None:
     if not by_language == by_side == documents:
         raise CorpusError(
             f"documents do not balance: {by_language} by language, {by_side} by side of the split, "
-            f"{documents} in all"
+            f"{documents} in total"
         )
     published = sum(file.rows for file in manifest.documents)
     if manifest.documents and published != documents:
-        raise CorpusError(f"documents do not balance: {published} published, {documents} in all")
+        raise CorpusError(f"documents do not balance: {published} published, {documents} in total")
     if tokens.tokens_in != tokens.tokens_used + tokens.tokens_cut + tokens.tokens_left_over:
         raise CorpusError(f"tokens do not balance: {tokens}")

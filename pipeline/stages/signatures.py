@@ -1,7 +1,7 @@
-"""Band hashes of documents, which the near round stores so that the build of the next month can reuse them.
+"""Computes and stores band hashes of documents for the near round, so that later builds can reuse them.
 
-They depend only on a document's text, the threshold and the rules. A later build finds those of a text by its
-hash, in the parts of the earlier build that have the same pages.
+They depend only on a document's text, the threshold and the rules. A later build finds them by the hash of
+the text, in the parts of the earlier build that have the same pages.
 """
 
 from collections.abc import Iterator
@@ -28,26 +28,26 @@ from schemas.errors import CorpusError
 
 BAND_HASHES = pa.schema(
     [
-        # A document of the part; those that earlier rounds have removed are not here.
+        # A document of the part, unless an earlier round has removed it.
         pa.field("content_hash", pa.binary(16), nullable=False),
-        # Its band hashes, 8 bytes each, little-endian; empty for a document without words.
+        # Its band hashes, 8 bytes each, little-endian. Empty for a document without words.
         pa.field("bands", pa.binary(), nullable=False),
     ]
 )
 _MOST_PARTS = 16
-"""Parts of the earlier build that are read for one part. Ranges of page ids rarely meet more than three."""
+"""Maximum parts of the earlier build to read for one part. Page id ranges rarely overlap more than three."""
 
 
 @dataclass(frozen=True)
 class SignatureCounts:
-    """The documents of a part, and those whose band hashes an earlier build had."""
+    """The number of documents of a part, and how many have band hashes in an earlier build."""
 
     documents: int = 0
     reused: int = 0
 
 
 def reused_signatures_text(counts: SignatureCounts) -> str:
-    """One line for a person.
+    """One line for the log.
 
     >>> reused_signatures_text(SignatureCounts(documents=2000, reused=1900))
     'reused the signatures of 1,900 of 2,000 documents (95.0%) of the previous build'
@@ -67,12 +67,12 @@ class PreviousSignatures:
     pages: PreviousPages
 
     def of_pages(self, ranges: list[PageRange]) -> "KnownBands":
-        """Those of the parts that have pages of ``ranges``. Raises CorpusError for damaged files."""
+        """The band hashes of the parts with pages in ``ranges``. Raises CorpusError for damaged files."""
         units = self.pages.units_with(ranges)[:_MOST_PARTS]
         try:
             markers = [self.folder.marker(unit) for unit in units]
         except CorpusError as error:
-            raise CorpusError(f"previous: {error}; leave out `previous`") from error
+            raise CorpusError(f"previous: {error}; remove `previous`") from error
         files = [marker.files[0] for marker in markers if marker is not None]
         return KnownBands([_table(HashedFile(self.folder.path(file.path), file.sha256)) for file in files])
 
@@ -84,20 +84,20 @@ def _table(file: HashedFile) -> pa.Table:
 
 
 class KnownBands:
-    """Band hashes by the hash of the text. ``tables`` are of BAND_HASHES."""
+    """Band hashes by the hash of the text. ``tables`` have the schema BAND_HASHES."""
 
     def __init__(self, tables: list[pa.Table]) -> None:
         table = pa.concat_tables([BAND_HASHES.empty_table(), *tables]).combine_chunks()
         self._hashes, self._bands = table["content_hash"].combine_chunks(), table["bands"].combine_chunks()
 
     def find(self, hashes: pa.Array) -> pa.Array:
-        """The column ``bands`` of each document; null where it is not known."""
+        """The column ``bands`` of each document, null where unknown."""
         return self._bands.take(pc.index_in(hashes, value_set=self._hashes))
 
 
 @dataclass(frozen=True)
 class SignatureStage:
-    """Computes the band hashes of documents, or takes them from an earlier build, and stores them by part."""
+    """Computes the band hashes of documents or reuses those of an earlier build, and stores them by part."""
 
     folder: StageFolder[SignatureCounts]
     threshold: float
@@ -118,7 +118,7 @@ class SignatureStage:
 
     @contextmanager
     def part(self, part: Part) -> Iterator["PartBands"]:
-        """Gives the band hashes of one part, whose documents are asked for in order, and commits them."""
+        """Yields the band hashes of one part, to be requested in document order, and commits them."""
         unit_id = _unit_id(part)
         known = KnownBands([])
         if self.previous is not None and self.extracted is not None:
@@ -131,7 +131,7 @@ class SignatureStage:
             self.folder.commit(unit_id, [writer.finish()], bands.counts())
 
     def counts(self) -> SignatureCounts:
-        """The sums over the parts that are committed."""
+        """The sums over the committed parts."""
         counts = [marker.counts for marker in self.folder.finished().values()]
         return SignatureCounts(sum(one.documents for one in counts), sum(one.reused for one in counts))
 
@@ -166,7 +166,7 @@ class PartBands:
         return _matrix(column, self.threshold)
 
     def counts(self) -> SignatureCounts:
-        """What was computed and what was reused."""
+        """The number of documents, and of those with reused band hashes."""
         return SignatureCounts(self._documents, self._reused)
 
 

@@ -1,7 +1,6 @@
-"""Stage split: documents and bytes of each language on each side of the held-out split, after dedup.
+"""Stage split: counts documents and bytes of each language on each side of the held-out split, after dedup.
 
-Sampling and the number of buckets are planned from these counts, so they are exact and committed by
-themselves.
+Sampling and the number of buckets depend on these counts, so they are exact and committed separately.
 """
 
 from collections import Counter
@@ -38,7 +37,7 @@ def split_of(config: BuildConfig) -> Split:
 def run_split(
     config: BuildConfig, work_uri: str, extracted: ExtractResult, deduplicated: DedupResult
 ) -> SplitResult:
-    """Counts the documents of all parts, unless an earlier run has."""
+    """Counts the documents of all parts, unless an earlier run has counted them."""
     split = split_of(config)
     folder = StageFolder.create(work_uri, "split", SplitResult, deduplicated.stage_hash, vars(split))
     marker = folder.marker("split")

@@ -1,7 +1,7 @@
-"""Stage templates: what the templates of every wiki show, learned before any article is cleaned.
+"""Stage templates: learns what the templates of every wiki show, before any article is cleaned.
 
 The first round scans the units. The second makes the table of each wiki from the scans of its units. Both
-commit their results. The tables are small, and every worker reads the one that it needs once.
+commit their results. The tables are small, and every worker reads the ones that it needs once.
 """
 
 import json
@@ -47,17 +47,17 @@ class ScanCounts:
 
 @dataclass(frozen=True)
 class TableCounts:
-    """The counts of one wiki, and the headings that were learned."""
+    """The counts of one wiki, and its learned headings."""
 
     templates: dict[str, int]
-    """Templates by kind, and what went wrong."""
+    """Templates by kind, and problems."""
     back_matter: list[str]
     """Headings of sections that are lists of links or citations."""
 
 
 @dataclass(frozen=True)
 class _WikiParts:
-    """A wiki whose table is to be made: a file of it, and the units that hold its pages."""
+    """A wiki that needs a table: one of its files, and the units with its pages."""
 
     name: str
     file: Unit
@@ -71,7 +71,7 @@ class TableFile:
     uri: str
     sha256: str
     back_matter: tuple[str, ...]
-    """Headings of back matter, learned beside it."""
+    """Learned headings of back matter."""
 
     def load(self) -> TemplateTable:
         """The table, read once by each process."""
@@ -130,14 +130,14 @@ class PageCopies:
 
 @dataclass(frozen=True)
 class TemplatesResult:
-    """The tables by wiki, and what was counted."""
+    """The tables and counts by wiki."""
 
     files: Mapping[str, TableFile] = field(default_factory=dict)
     counts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
-    """Of each wiki: templates by kind, and what went wrong."""
+    """Wiki -> templates by kind, and problems."""
 
     def table_of(self, unit: Unit) -> TemplateTable:
-        """The learned table of the unit's wiki; empty for other kinds of sources."""
+        """The learned table of the unit's wiki, or an empty one for other kinds of sources."""
         file = self.files.get(wiki_name(unit)) if unit.kind == "wikimedia" else None
         return NO_TEMPLATES if file is None else file.load()
 
@@ -151,7 +151,7 @@ def run_templates(
 ) -> TemplatesResult:
     """Learns the missing tables, and makes ``copies`` of what it reads.
 
-    Raises InputError that names the file at fault.
+    Raises InputError that names the faulty file.
     """
     units = [unit for unit in units if unit.kind == "wikimedia"]
     if not units or not config.extraction.learn_templates:
@@ -168,7 +168,7 @@ def run_templates(
 
 
 def stored_bytes(unit: Unit) -> int:
-    """Bytes that a unit reads, as they are stored."""
+    """Stored bytes that a unit reads."""
     return sum(file.stored_bytes for file in unit.ranges)
 
 
@@ -188,7 +188,7 @@ def _scan(units: list[Unit], folder: StageFolder[ScanCounts], limit: int, copies
 def scan_one(
     unit: Unit, folder: StageFolder[ScanCounts], limit: int, copies: PageCopies | None = None
 ) -> Marker[ScanCounts]:
-    """Scans one unit and commits its copy and the result. Raises InputError that names the file at fault."""
+    """Scans one unit and commits its copy and the result. Raises InputError that names the faulty file."""
     counts: Counter[str] = Counter()
     name = f"{unit.unit_id}.parquet"
     copying = nullcontext() if copies is None else copies.writer(unit)
@@ -207,7 +207,7 @@ def scan_one(
 def _learn(
     units: list[Unit], scanned: StageFolder[ScanCounts], folder: StageFolder[TableCounts]
 ) -> TemplatesResult:
-    """The tables of all wikis, each from the units that hold pages of it."""
+    """Makes the tables of all wikis, each from the units with its pages."""
     parts: dict[str, list[str]] = {}
     files: dict[str, Unit] = {}
     for unit in units:
@@ -261,12 +261,12 @@ def learn_one(
 
 
 def _file_name(wiki: str) -> str:
-    """A wiki's name as a file's; a dump may give itself any name."""
+    """A valid file name for a wiki. A dump may have any name."""
     return wiki if _SAFE_NAME.fullmatch(wiki) else f"wiki-{stable_hash(wiki)[:16]}"
 
 
 def collect(folder: StageFolder[TableCounts], wikis: list[str]) -> TemplatesResult:
-    """The tables that are committed in ``folder``."""
+    """The committed tables in ``folder``."""
     markers = folder.finished()
     files: dict[str, TableFile] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -279,7 +279,7 @@ def collect(folder: StageFolder[TableCounts], wikis: list[str]) -> TemplatesResu
 
 
 def open_tables(corpus_uri: str) -> TemplatesResult:
-    """The tables of a corpus. Raises CorpusError when its build has not made any."""
+    """The tables of a corpus. Raises CorpusError if its build has none."""
     uri = storage.join(corpus_uri, _POINTER)
     try:
         record = parse_json(storage.read_bytes(uri))

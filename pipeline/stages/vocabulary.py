@@ -69,12 +69,12 @@ WORD_COUNTS = pa.schema(
         pa.field("count", pa.int64(), nullable=False),
     ]
 )
-# Rows beyond the limits that have letters which no other row of the bucket has are ``spared``.
+# ``spared`` marks rows beyond the limits with letters that no other row of the bucket has.
 BUCKET_COUNTS = WORD_COUNTS.append(pa.field("spared", pa.bool_(), nullable=False))
 
 
 class Folding(TypedDict):
-    """How words are folded before they are counted."""
+    """How to fold words before counting them."""
 
     cased: bool
     accents: Accents
@@ -82,14 +82,14 @@ class Folding(TypedDict):
 
 @dataclass(frozen=True)
 class VocabularyResult:
-    """The vocabulary and where its file is."""
+    """The vocabulary and the location of its file."""
 
     vocabulary: Vocabulary
     uri: str
     path: str
-    """Below the output."""
+    """Path below the output."""
     counts: VocabularyCounts | None
-    """None when the config names the vocabulary."""
+    """None if the config names the vocabulary."""
     tokenizer_sha256: str | None = None
     """SHA-256 of a tokenizer.json that the config names."""
 
@@ -121,7 +121,7 @@ def run_vocabulary(
 
 
 def _copy(config: BuildConfig, uri: str) -> VocabularyResult:
-    """Copies a tokenizer of Hugging Face as it is."""
+    """Copies a Hugging Face tokenizer unchanged."""
     tokenizer = load_hub_tokenizer(uri)
     pieces_uri = write_hub_tokenizer(storage.join(config.output, TOKENIZER_FOLDER), tokenizer)
     digest = hashlib.sha256(tokenizer.files[TOKENIZER_NAME]).hexdigest()
@@ -217,7 +217,7 @@ def _commit_counts(
 
 
 def _train(config: BuildConfig, folder: StageFolder[WordBucketCounts]) -> tuple[list[str], VocabularyCounts]:
-    """The subwords, and what they were trained on."""
+    """The subwords, and counts of their training data."""
     settings = config.vocabulary
     markers = folder.finished()
     words: Counter[str] = Counter()
@@ -262,7 +262,7 @@ def _word_tables(
 
 
 def _with_every_letter(buckets: list[pa.Table]) -> list[pa.Table]:
-    """The rows of the buckets, and the spared rows that all of them together need for their letters."""
+    """The rows of the buckets, and the spared rows that they need together to cover all letters."""
     kept = [table.filter(pc.invert(table["spared"])) for table in buckets]
     spared = [table.filter(table["spared"]) for table in buckets]
     return [*kept, needed_spares(kept, pa.concat_tables([BUCKET_COUNTS.empty_table(), *spared]))]

@@ -41,8 +41,8 @@ def export_of(uri: str) -> tuple[str, Edition] | None:
 def select_files(source: Source, files: list[SourceFile]) -> list[SourceFile]:
     """Returns the files of one edition of each wiki, and all files that are not of exports.
 
-    Raises ConfigError for a wiki of several editions between which ``date`` of the source does not decide,
-    and InputError when the edition lacks a file that its checksums list.
+    Raises ConfigError if a wiki has several editions and the source's ``date`` does not select one, and
+    InputError if the edition lacks a file that its checksums list.
     """
     editions: dict[str, set[Edition]] = defaultdict(set)
     for file in files:
@@ -79,7 +79,7 @@ def _choose(source: Source, wiki: str, editions: set[Edition]) -> Edition:
         date = max(complete, default=date)
     chosen = [edition for edition in editions if edition.date == date]
     if not chosen:
-        raise InputError(f"source {source.name}: no export of {wiki} of {date}; there are {', '.join(dates)}")
+        raise InputError(f"source {source.name}: no export of {wiki} of {date}; found {', '.join(dates)}")
     if source.date is None and len(dates) > 1:
         raise ConfigError(
             f"source {source.name}: exports of {wiki} of {len(dates)} dates ({', '.join(dates)}); "
@@ -110,7 +110,7 @@ def _check_complete(source: Source, wiki: str, edition: Edition, uris: set[str])
 
 
 def _missing_marker(folder: str) -> str | None:
-    """The file that a complete export has and this folder has not; None when both are there."""
+    """The file of a complete export that this folder lacks, or None if it has both."""
     markers = (CHECKSUMS, SUCCESS)
     return next((name for name in markers if not storage.exists(f"{folder}/{name}")), None)
 
@@ -121,7 +121,7 @@ def _names(path: str, uri: str) -> bool:
 
 
 def checksums(folder: str) -> dict[str, str] | None:
-    """Returns the SHA-256 of each file by the list in its folder, or None without a list."""
+    """Returns the SHA-256 of each file from the list in its folder, or None without a list."""
     uri = f"{folder}/{CHECKSUMS}"
     try:
         text = storage.read_bytes(uri).decode("utf-8", "replace")
@@ -137,7 +137,7 @@ def checksums(folder: str) -> dict[str, str] | None:
 
 
 def listed_hash(uri: str) -> str:
-    """Returns the SHA-256 that is published for an export's file. Raises InputError when none is."""
+    """Returns the published SHA-256 of an export's file. Raises InputError if it is missing."""
     folder, _, name = uri.rpartition("/")
     digest = (checksums(folder) or {}).get(name)
     if digest is None:
@@ -148,9 +148,9 @@ def listed_hash(uri: str) -> str:
 
 
 def web_files(pattern: str) -> list[SourceFile] | None:
-    """Returns the files of a folder or glob on a web server, by the checksums there; None for a single file.
+    """Returns the files of a folder or glob on a web server from its checksums, or None for a single file.
 
-    A web server does not list folders. Raises InputError when there are no checksums.
+    A web server does not list folders. Raises InputError without checksums.
     """
     folder, _, name = pattern.rpartition("/")
     is_web = storage.scheme(pattern) in ("http", "https") and "?" not in pattern

@@ -1,4 +1,4 @@
-"""Checks that a dump is finished, using the status file that Wikimedia publishes beside it."""
+"""Checks that a dump is finished, using the status file that Wikimedia publishes next to it."""
 
 import re
 from typing import Any
@@ -11,16 +11,16 @@ from schemas.json_text import parse_json
 from schemas.redaction import has_query
 
 FETCHED_CHECKSUMS = "sha1sums.txt"
-"""The list that `bertmill fetch` writes for a pages-articles dump; Wikimedia's own have longer names."""
+"""The list that `bertmill fetch` writes for a pages-articles dump. Wikimedia's own have longer names."""
 SUCCESS = "_SUCCESS"
 STATUS_NAMES = ("dumpstatus.json", "dumpruninfo.json")
 
 
 def check_status(uri: str, size: int) -> None:
-    """Raises InputError with the dump's date when the file's job is not done or its size differs.
+    """Raises InputError with the dump's date if the file's job is not done or its size differs.
 
-    Raises it, too, for a folder that `bertmill fetch` has not completed. Accepts a dump without a status
-    file, and one at a signed address, beside which nothing can be read.
+    Also raises it for a folder that `bertmill fetch` has not completed. Accepts a dump without a status file,
+    and a dump at a signed URL, which gives no access to other files.
     """
     if has_query(uri):
         return
@@ -36,7 +36,7 @@ def check_status(uri: str, size: int) -> None:
 
 
 def _check_fetched(folder: str, uri: str) -> None:
-    """A fetch first writes its list of checksums, and last its marker. It does not write to web servers."""
+    """A fetch writes its list of checksums first and its marker last. It does not write to web servers."""
     if storage.scheme(uri) in ("http", "https") or not storage.exists(f"{folder}{FETCHED_CHECKSUMS}"):
         return
     if not storage.exists(f"{folder}{SUCCESS}"):

@@ -1,6 +1,6 @@
 """Splits MediaWiki XML dumps into units by byte range, and reads the pages of a unit.
 
-A bz2 dump is split at the offsets in the multistream index beside it, or into even byte ranges. A range owns
+A bz2 dump is split at the offsets in its multistream index, or into even byte ranges. A range owns
 the pages that start in its bz2 blocks. A plain XML file can be split anywhere. A file in another compression
 is one unit.
 """
@@ -50,7 +50,7 @@ class WikimediaReader(FileReader):
         return super().accompanies(name) or is_index_name(name) or name in STATUS_NAMES or is_checksum
 
     def match(self, pattern: str) -> Iterable[SourceFile]:
-        """Finds the files of one path; also of a folder of Content File Exports on a web server."""
+        """Finds the files of one path, including a folder of Content File Exports on a web server."""
         exports = web_files(pattern)
         return super().match(pattern) if exports is None else exports
 
@@ -88,7 +88,7 @@ class WikimediaReader(FileReader):
 
 
 def _check_wikis(source: Source, units: list[Unit]) -> None:
-    """Two wikis of one language have the same page ids, so they must not be in one source."""
+    """Two wikis of one language share page ids, so they must not be in one source."""
     wikis: dict[str, dict[str, str]] = defaultdict(dict)
     for unit in units:
         wikis[unit.lang].setdefault(unit.dbname, unit.uri)
@@ -160,7 +160,7 @@ def _cut(whole: Unit, index: str | None, unit_bytes: int) -> list[Unit]:
 
 
 def _read_head(uri: str, compression: str, size: int) -> tuple[bytes, str]:
-    """Reads up to the end of the siteinfo or to the first page, in UTF-8; returns this and the encoding."""
+    """Reads up to the end of the siteinfo or the first page. Returns this in UTF-8, and the encoding."""
     chunks = read_chunks(uri, compression, 0, size, size)
     first = next(chunks, None)
     if first is None:
@@ -184,8 +184,8 @@ _STUB_PAGES = 100
 def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
     """Yields every page that the unit owns, as a document or with the reason to skip it.
 
-    Raises InputError for a damaged or truncated file, for a stub dump, and when the number of pages differs
-    from that in the index.
+    Raises InputError for a damaged or truncated file, for a stub dump, and if the number of pages differs
+    from the index.
     """
     for page in read_stored_pages(unit, max_page_chars):
         yield page.decoded() if isinstance(page, StoredPage) else page
@@ -193,10 +193,10 @@ def read_dump(unit: Unit, max_page_chars: int) -> Iterator[RawDocument | Skip]:
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page as the dump stores it: decoding its text is left to the caller, who may know it already."""
+    """A page as the dump stores it. Its text stays undecoded, because the caller may already have it."""
 
     head: RawDocument
-    """All but the body, which is empty."""
+    """Everything except the body, which is empty."""
     raw_text: bytes
     """The body in UTF-8, still escaped."""
 
@@ -219,8 +219,7 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
     """Yields every page that the unit owns, in any namespace, and whether the page is cut.
 
     A malformed page is None. A page of more than ``max_page_chars`` is cut to its start. Raises InputError
-    for a damaged or truncated file, for a stub dump, and when the number of pages differs from that in the
-    index.
+    for a damaged or truncated file, for a stub dump, and if the number of pages differs from the index.
     """
     chunks = read_chunks(unit.uri, unit.compression, unit.start, unit.end, unit.size)
     if unit.encoding != "utf-8":
@@ -242,9 +241,7 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
         yield page, oversize
     # A late unit of an intact dump may hold only a page or two, whose text is missing.
     if not present and (left_out >= _STUB_PAGES or (left_out and unit.start == 0)):
-        raise InputError(
-            f"{unit.uri}: a stub dump: its pages come without their text; use pages-articles of the same date"
-        )
+        raise InputError(f"{unit.uri}: a stub dump, which has no text; use pages-articles of the same date")
     if unit.expected_pages is not None and seen != unit.expected_pages:
         raise InputError(
             f"{unit.uri}: bytes {unit.start} to {unit.end}: {seen} pages, but the index lists "

@@ -31,7 +31,7 @@ _FILE_NAME = re.compile(r"(?:^|/)([a-z][a-z_-]*?)(" + "|".join(_PROJECTS) + r")(
 
 @dataclass(frozen=True)
 class WikiHeader:
-    """The facts about the wiki in the head."""
+    """Facts about the wiki from the head of its dump."""
 
     lang: str
     dbname: str
@@ -39,13 +39,13 @@ class WikiHeader:
     rooted: bool
     """False for bare ``<page>`` elements without a root."""
     page_prefix: str = ""
-    """Address of the wiki's pages up to their title, by the address of its main page."""
+    """URL of the wiki's pages up to their title, derived from the URL of its main page."""
     notes: tuple[str, ...] = ()
     """A remark for the reader of the plan."""
 
 
 def head_encoding(head: bytes, uri: str) -> str:
-    """Detects the encoding by byte order mark or XML declaration. Raises InputError if unsupported."""
+    """Detects the encoding from the byte order mark or XML declaration. Raises InputError if unsupported."""
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "utf-16"
     if head[:1] == b"\0" or head[1:2] == b"\0":
@@ -63,9 +63,9 @@ def parse_header(head: bytes, uri: str, lang: str | None) -> WikiHeader:
     """Parses the header from the first bytes of a dump (UTF-8, at least up to its first page).
 
     ``lang``, the language from the config, overrides that of the dump. If the file's name and its siteinfo
-    belong to different Wikimedia wikis (as in a test dump that was cut by hand), the name wins, the
-    siteinfo's namespaces are ignored, and a note says so. Raises InputError if the file is not a dump, has a
-    DOCTYPE (whose entities could grow without bound), or does not give its language.
+    belong to different Wikimedia wikis (as in a hand-edited test dump), the parser uses the name, ignores the
+    siteinfo's namespaces, and adds a note. Raises InputError if the file is not a dump, has a DOCTYPE (whose
+    entities could grow without bound), or does not give its language.
     """
     if not head.strip():
         raise InputError(f"{uri}: empty file (0 bytes of text)")
@@ -105,7 +105,7 @@ def parse_header(head: bytes, uri: str, lang: str | None) -> WikiHeader:
 
 
 def page_url(prefix: str, title: str) -> str | None:
-    """The address of a page, with the characters that MediaWiki leaves as they are (wfUrlencode).
+    """The URL of a page. Leaves the same characters unescaped as MediaWiki (wfUrlencode).
 
     >>> page_url("https://fo.wikipedia.org/wiki/", "Tórshavn (høvuðsstaður)")
     'https://fo.wikipedia.org/wiki/T%C3%B3rshavn_(h%C3%B8vu%C3%B0ssta%C3%B0ur)'
@@ -114,7 +114,7 @@ def page_url(prefix: str, title: str) -> str | None:
 
 
 def _page_prefix(base: str) -> str:
-    """``https://host/wiki/`` of ``https://host/wiki/Main_Page``; empty when it is not such an address."""
+    """``https://host/wiki/`` from ``https://host/wiki/Main_Page``, or empty for another form."""
     match = re.match(r"https?://[^/]+/(?:wiki/|(?:[^?]*/)?(?:[^/?]*\?title=)?)", base)
     return match[0] if match else ""
 
@@ -125,7 +125,7 @@ def _element(text: str, name: str) -> str:
 
 
 def _language(dbname: str, base: str, root: str, uri: str) -> str | None:
-    """The wiki's code, from its database, its host, the root element, or the file name."""
+    """The wiki's code from its database, its host, the root element, or the file name."""
     if match := re.fullmatch(rf"(.+?)(?:{'|'.join(_PROJECTS)})", dbname):
         return match[1].replace("_", "-")
     host = re.match(r"https?://([a-z-]+)\.(?:m\.)?wik[a-z]+\.org/", base)

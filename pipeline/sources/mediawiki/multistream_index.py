@@ -16,7 +16,7 @@ _MAX_LINE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class MultistreamIndex:
-    """Where streams with pages start, how many pages each has, and the size of the dump in bytes."""
+    """The start and number of pages of each stream with pages, and the size of the dump in bytes."""
 
     offsets: list[int]
     pages: list[int]
@@ -42,7 +42,7 @@ def is_index_name(name: str) -> bool:
 
 
 def find_index(uri: str) -> str | None:
-    """Finds the index beside a dump by Wikimedia's naming. None without one, and at a signed address."""
+    """Finds the index of a dump by Wikimedia's file names. None without one, and for a signed URL."""
     if has_query(uri):
         return None
     folder, slash, name = uri.rpartition("/")
@@ -54,7 +54,7 @@ def find_index(uri: str) -> str | None:
 
 
 def read_index(uri: str, dump_uri: str, dump_size: int) -> MultistreamIndex:
-    """Reads offsets and page counts. Raises InputError for a damaged index or that of another dump."""
+    """Reads offsets and page counts. Raises InputError if the index is damaged or of another dump."""
     counts: Counter[bytes] = Counter()
     compression = compression_of(uri, storage.read_range(uri, 0, 16))
     rest = b""

@@ -9,11 +9,11 @@ _FIELDS = re.compile(rb"<(title|ns|id|redirect)\b([^<>]*?)(?:/>|>([^<]*)</\1\s*>
 _ID = re.compile(rb"<id>\s*(\d+)\s*</id>")
 _TIMESTAMP = re.compile(rb"<timestamp>\s*([^<]*?)\s*</timestamp>")
 _MODEL = re.compile(rb"<model>\s*([^<]*?)\s*</model>")
-# Exports that do not name a model may name a format; that of a wikitext page is text/x-wiki.
+# Exports that do not name a model may name a format. For a wikitext page it is text/x-wiki.
 _FORMAT = re.compile(rb"<format>\s*(?!text/x-wiki)([^<]*?)\s*</format>")
 _TEXT = re.compile(rb"<text(?=[\s/>])([^>]*?)(/?)>")
 _SIZE = re.compile(rb"""\bbytes\s*=\s*["'][1-9]""")
-# Stubs of old exports say only where the text is stored.
+# Stubs of old exports give only the location of the text.
 _STORED = re.compile(rb"""(?<![\w:])(?:id|location)\s*=\s*["']""")
 _REVISION = b"<revision>"
 _MOST_DIGITS, _MOST_ID = 19, 2**63 - 1
@@ -36,15 +36,15 @@ class WikiPage:
     """Whether the page has a redirect tag."""
     revision: int
     model: str
-    """Content model; empty if the export does not name it."""
+    """Content model, or empty if the export does not name it."""
     deleted: bool
     """Whether the text of the revision is suppressed."""
     raw_text: bytes
-    """Text of the revision, still escaped; see ``text``."""
+    """Text of the revision, still escaped. See ``text``."""
     timestamp: str = ""
-    """Time of the revision; empty where the export does not give it."""
+    """Time of the revision, or empty if the export does not give it."""
     lacks_text: bool = False
-    """Whether the text is stored but left out, as on every page of a stub dump."""
+    """Whether the export omits the text, as on every page of a stub dump."""
 
     @property
     def text(self) -> str:
@@ -92,7 +92,7 @@ def parse_page(page: bytes) -> WikiPage:
 
 
 def _is_left_out(attributes: bytes) -> bool:
-    """Whether the attributes of an element without text belong to a text that the export leaves out."""
+    """Whether the attributes of an empty text element show that the export omits the text."""
     if b"deleted=" in attributes:
         return False
     if b"bytes" in attributes:
@@ -152,7 +152,7 @@ def unescape(text: str) -> str:
 
 
 class _Characters(dict[str, str]):
-    """The character of an entity's name or number. Numbers are not cached, since there are too many."""
+    """The character of an entity's name or number. Does not cache numbers, of which there are too many."""
 
     def __missing__(self, reference: str) -> str:
         number = int(reference[2:], 16) if reference[1] == "x" else int(reference[1:])

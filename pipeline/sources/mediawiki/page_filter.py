@@ -1,4 +1,4 @@
-"""Decides which pages of a dump to skip before cleaning, by the page's own fields."""
+"""Decides from the fields of a page whether to skip it before cleaning."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pipeline.text.languages import is_redirect
 from pipeline.wikitext.site import SiteInfo
 from schemas.skip_reasons import CONTENT_MODEL, DELETED, EMPTY, NAMESPACE, REDIRECT
 
-# Starts neither with '#' nor with an entity or wide space, which could be '#' or white space.
+# Matches text that does not start with '#', or with an entity or wide space (possibly '#' or white space).
 _NO_REDIRECT = re.compile(rb"\s*[!\"$%'-~]")
 
 # A redirect has a '#' among its first 200 characters, each of which is stored in at most 10 bytes.
@@ -16,7 +16,7 @@ _REDIRECT_BYTES = 2000
 
 
 def page_skip_reason(page: WikiPage, site: SiteInfo, namespaces: Sequence[int]) -> str | None:
-    """Why to skip the page; None to keep it."""
+    """The reason to skip the page, or None to keep it."""
     number = page.namespace
     if number is None:
         number = site.namespace_of_title(page.title)

@@ -1,9 +1,9 @@
-"""Cuts the pages of a MediaWiki XML export out of a stream of bytes.
+"""Extracts the pages of a MediaWiki XML export from a stream of bytes.
 
-The exporter escapes every ``<`` in a text, so a byte search finds the tags ``<page>`` and ``</page>``,
-several times faster than an XML parser. XML also permits comments and CDATA, which the exporter never
-writes: pages that contain them go through a real parser. A malformed file (data between pages, a page
-inside a page, a missing end tag of the root) raises an error with its position.
+The exporter escapes every ``<`` in a text, so a byte search finds the tags ``<page>`` and ``</page>`` several
+times faster than an XML parser. XML also permits comments and CDATA, which the exporter never writes. Pages
+that contain them go through a real parser. A malformed file (data between pages, a page inside a page, a
+missing end tag of the root) raises an error with its position.
 """
 
 import re
@@ -19,19 +19,19 @@ _REVISION, _REVISION_END = b"<revision>", b"</revision>"
 _GAP = re.compile(rb"(?:\s|<!--.*?-->)*", re.S)
 _ROOT_END = re.compile(rb"(?:\s|<!--.*?-->)*</mediawiki\s*>(?:\s|<!--.*?-->)*", re.S)
 _SPECIAL = re.compile(rb"<!\[CDATA\[.*?\]\]>|<!--.*?-->|(</page>)", re.S)
-# A comment or CDATA. The regex engine searches for one literal byte, twice as fast as bytes.find for both.
+# Matches comments and CDATA. A regex search for one literal byte is twice as fast as bytes.find for both.
 _DECLARATION = re.compile(rb"<(?=!)")
 _HEAD_END = re.compile(rb"</siteinfo\s*>|<siteinfo\s*/>|<page\b|</mediawiki")
 _ROOT = re.compile(rb"<mediawiki\b[^>]*>")
 _TAIL_BYTES = 1 << 16
 _HEAD_BYTES = 1 << 16
 
-# A siteinfo has some 20 kB. Without a limit, every new chunk would search an endless head from its start.
+# A siteinfo has about 20 kB. Without a limit, every new chunk would search an endless head from its start.
 _MOST_HEAD_BYTES = 16 << 20
 
 
 class PageScanner:
-    """Cuts the pages that a unit owns out of its chunks.
+    """Extracts the pages that a unit owns from its chunks.
 
     ``rooted``: whether the file has a root element, so that a missing end tag means a truncated file.
     ``at_start``: whether the chunks start with the head of the file. A page of more than
@@ -92,7 +92,7 @@ class PageScanner:
         return True
 
     def _seek_open(self) -> bool:
-        """Moves to the next owned ``<page>``; returns false after the last one."""
+        """Moves to the next owned ``<page>``. Returns false after the last one."""
         before_first = self._before_first
         while True:
             found = self._buffer.find(_OPEN, self._at)
@@ -155,7 +155,7 @@ class PageScanner:
         return page
 
     def _find_close(self, searched: int) -> int:
-        """Position after the ``</page>`` that ends the current page, or -1."""
+        """The position after the ``</page>`` that ends the current page, or -1."""
         found = self._buffer.find(_CLOSE, searched)
         if found < 0:
             return -1
@@ -168,7 +168,7 @@ class PageScanner:
         return -1
 
     def _keep_best_revision(self) -> None:
-        """Drops all complete revisions in the buffer but the one with the highest id."""
+        """Drops all complete revisions in the buffer except the one with the highest id."""
         first = self._buffer.find(_REVISION, self._at)
         last = self._buffer.rfind(_REVISION)
         if first < 0 or first == last or self._buffer.find(b"<!", self._at) >= 0:
@@ -179,7 +179,7 @@ class PageScanner:
         self._buffer, self._at = kept + self._buffer[last:], 0
 
     def _skim(self) -> bytes:
-        """Reads to the end of a page that is too large, and keeps only its start."""
+        """Reads to the end of an oversized page, and keeps only its start."""
         self.oversize = True
         head = self._buffer[self._at : self._at + _HEAD_BYTES]
         while (end := self._buffer.find(_CLOSE, self._at)) < 0:

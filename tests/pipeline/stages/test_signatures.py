@@ -58,12 +58,10 @@ def test_a_damaged_file_of_signatures_is_one_line(tmp_path: Path) -> None:
     (marker,) = Path(stage.folder.uri).glob("*.done.json")
     whole = marker.read_text()
     marker.write_text(whole[:-20])
-    with pytest.raises(
-        CorpusError, match=rf"^previous: .*{marker.name}: not a marker.*leave out `previous`$"
-    ):
+    with pytest.raises(CorpusError, match=rf"^previous: .*{marker.name}: not a marker.*remove `previous`$"):
         sign(earlier, tmp_path / "again", PreviousSignatures(stage.folder, earlier.pages))
     marker.write_text(whole)
-    with pytest.raises(CorpusError, match=rf"^previous: .*{file.name}: damaged.*leave out `previous`"):
+    with pytest.raises(CorpusError, match=rf"^previous: .*{file.name}: damaged.*remove `previous`"):
         sign(earlier, tmp_path / "again", PreviousSignatures(stage.folder, earlier.pages))
 
 

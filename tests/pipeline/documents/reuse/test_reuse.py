@@ -209,7 +209,7 @@ def test_a_damaged_earlier_build_is_one_line(tmp_path: Path, damage: str) -> Non
     path = write_wiki(tmp_path / "1", articles(ARTICLES))
     earlier = extract(path, tmp_path / "work1")
     file = damaged(earlier, damage)
-    with pytest.raises(CorpusError, match=rf"^previous: .*{file.name}: .*leave out `previous`") as error:
+    with pytest.raises(CorpusError, match=rf"^previous: .*{file.name}: .*remove `previous`") as error:
         extract(path, tmp_path / "work2", earlier.pages)
     assert "\n" not in str(error.value)
 

@@ -76,7 +76,7 @@ def test_one_date_of_a_wiki_is_read(tmp_path: Path) -> None:
     (newest / "SHA256SUMS").unlink()
     assert dates(date="latest") == {("enwiki", "2026-09-01"), ("fowiki", "2026-08-01")}
     assert dates(date="latest", check_hashes=False) == {("enwiki", "2026-10-01"), ("fowiki", "2026-08-01")}
-    with pytest.raises(InputError, match="no export of fowiki of 2026-09-01; there are 2026-08-01"):
+    with pytest.raises(InputError, match="no export of fowiki of 2026-09-01; found 2026-08-01"):
         dates(date="2026-09-01")
 
 

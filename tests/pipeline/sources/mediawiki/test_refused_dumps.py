@@ -132,7 +132,7 @@ def test_a_stub_dump_is_refused_by_its_content(
     stubs = "".join(map(_stub, range(3, pages + 3)))
     parts = [HEAD, _stub(1, 'deleted="deleted" bytes="10"') + _stub(2) + stubs, FOOT]
     data = "".join(parts).encode() if suffix == ".xml" else streams(*parts)
-    with pytest.raises(InputError, match=r"renamed\.xml.*: a stub dump: its pages come without") as caught:
+    with pytest.raises(InputError, match=r"renamed\.xml.*: a stub dump, which has no text") as caught:
         read_pages(write(tmp_path / f"renamed{suffix}", data), unit_bytes=unit_bytes)
     assert "\n" not in str(caught.value)
 
