@@ -1,4 +1,4 @@
-"""Whether a full stop ends a sentence, by the word before it and the word after it."""
+"""Decides whether a full stop ends a sentence from the words before and after it."""
 
 import re
 
@@ -17,7 +17,7 @@ from pipeline.text.sentence_data import (
 from pipeline.text.word_kinds import WordKind, WordKinds, count_letters, is_roman
 
 LONGEST_LOOK = 64
-"""No decision looks further back or ahead: time stays linear in text without spaces."""
+"""Maximum characters to inspect on either side. Keeps the time linear in text without spaces."""
 _SHORT_PHRASE = 24
 """A year in so short a phrase ("W maju 1990 r.") only opens its sentence."""
 _NEXT_WORD = re.compile("[^\\W_]+(?:[’'ʼ-][^\\W_]+)*")
@@ -32,8 +32,8 @@ _OF_ADDRESSES = frozenset("./@:_")
 class FullStops:
     """The full stops of one language.
 
-    In all methods ``begin`` is where the sentence starts, ``stop`` the place of the full stop and ``start``
-    that of the first letter or digit behind it.
+    In all methods ``begin`` is the start of the sentence, ``stop`` the position of the full stop, and
+    ``start`` the position of the first letter or digit after it.
     """
 
     def __init__(self, lang: str) -> None:
@@ -50,12 +50,12 @@ class FullStops:
         word = word_before(text, begin, stop)
         kind = self.kinds[word]
         if kind is WordKind.ORDINARY:
-            # Without a space behind it, it may be that of an address or of a file's name.
+            # Without a space after it, the full stop may belong to an address or a file name.
             return text[stop + 1].isspace() or text[stop + 1 : start] != "" or not _is_address(word)
         if kind is WordKind.NOTHING:
             return True
         if kind is WordKind.SYLLABLE:
-            # An initial only in a row of them.
+            # Only an initial if other initials precede it.
             return not (_initial_follows(text, start) or _follows_initial(text, begin, stop))
         if kind is WordKind.TITLE:
             return word.lower() in UNITS and _follows_number(text, begin, stop - len(word))
@@ -81,14 +81,14 @@ class FullStops:
         return self._ends_list(text, begin, stop, start) or self._is_starter(_next_word(text, start))
 
     def _ends_list(self, text: str, begin: int, stop: int, start: int) -> bool:
-        """Whether "and so on" stands before the full stop and a capital behind it."""
+        """Whether "and so on" precedes the full stop and a capital follows it."""
         if self._has_noun_capitals or not text[start].isupper():
             return False
         word = word_before(text, begin, stop).lower()
         return word in LIST_ENDS or text[max(begin, stop - 5) : stop] in _LIST_ENDS_IN_TWO
 
     def _number_ends(self, text: str, begin: int, stop: int, start: int) -> bool:
-        """The same behind a number, which the full stop may make an ordinal or part of a date."""
+        """As `ends_sentence`, for a full stop after a number, which may be an ordinal or part of a date."""
         word = word_before(text, begin, stop)
         before = _before(text, begin, stop - len(word))
         is_digits = word.isdigit()
@@ -126,7 +126,7 @@ class FullStops:
 
 
 def word_before(text: str, begin: int, stop: int) -> str:
-    """The signs between the last space and ``stop``; the last ones if they are many."""
+    """The characters between the last space and ``stop``, or only the last ones if they are too many."""
     low = max(begin, stop - LONGEST_LOOK)
     return text[text.rfind(" ", low, stop) + 1 or low : stop]
 
@@ -158,6 +158,6 @@ def _initial_follows(text: str, start: int) -> bool:
 
 
 def _follows_initial(text: str, begin: int, stop: int) -> bool:
-    """Whether the word before the full stop comes after another letter and its full stop."""
+    """Whether the word before the full stop follows another initial with its full stop."""
     before = text[max(begin, stop - LONGEST_LOOK) : stop].split()[-2:-1]
     return bool(before) and before[0].endswith(".") and count_letters(before[0]) <= 2

@@ -1,7 +1,7 @@
-"""All facts about single languages and their wikis.
+"""Facts about individual languages and their wikis.
 
-The lists are in ``data/languages.toml`` and ``data/namespaces.tsv``, which name their sources. A language's
-code is that of its wiki (``simple``, ``zh-min-nan``), in lower case.
+The lists are in ``data/languages.toml`` and ``data/namespaces.tsv``, which name their sources. The code of a
+language is the lowercase code of its wiki (``simple``, ``zh-min-nan``).
 """
 
 import re
@@ -29,7 +29,7 @@ DISAMBIGUATION_TEMPLATES = _names(_DATA["disambiguation_templates"])
 UNSPACED_LANGUAGES = frozenset(_DATA["unspaced"].split())
 """Languages written without spaces between words."""
 ZERO_WIDTH_SPACED_LANGUAGES = frozenset(_DATA["zero_width_spaced"].split())
-"""Languages that separate words by U+200B, if at all."""
+"""Languages that separate words, if at all, with U+200B."""
 UNMARKED_LANGUAGES = frozenset(_DATA["unmarked"].split())
 """Languages that do not mark the end of a sentence."""
 PARSER_FUNCTION_ALIASES: Mapping[str, str] = {
@@ -43,7 +43,7 @@ LONG_GROUP_LANGUAGES = frozenset(_DATA["long_groups"].split())
 LAKH_GROUP_LANGUAGES = frozenset(_DATA["lakh_groups"].split())
 """Languages that group digits as in 12,34,567."""
 NUMBER_DIGITS: Mapping[str, str] = _DATA["number_digits"]
-"""Language -> its ten digits, where its wiki does not write the Arabic ones."""
+"""Language -> its ten digits, if its wiki does not use Western Arabic digits."""
 MONTHS: Mapping[str, tuple[str, ...]] = {
     lang: tuple(name.replace("_", " ") for name in names.split()) for lang, names in _DATA["months"].items()
 }
@@ -63,19 +63,19 @@ _UNKNOWN_REDIRECT = re.compile(
 
 
 def is_redirect(wikitext: str) -> bool:
-    """Whether the wikitext is a redirect, in any language's words."""
+    """Whether the wikitext is a redirect in any language."""
     if "#" not in wikitext[:200]:
         return False
     return bool(_REDIRECT.match(wikitext) or (len(wikitext) < 2000 and _UNKNOWN_REDIRECT.match(wikitext)))
 
 
 def number_marks(lang: str) -> tuple[str, str]:
-    """The mark between groups of digits and the decimal mark of a language."""
+    """The group separator and the decimal mark of a language."""
     return _NUMBER_MARKS.get(lang, (",", "."))
 
 
 def variant_order(lang: str) -> tuple[str, ...]:
-    """The variants of a wiki in which ``-{...}-`` is markup, the preferred one first; () elsewhere."""
+    """The variants of a wiki in which ``-{...}-`` is markup, preferred one first. () for other wikis."""
     return tuple(_DATA["variants"].get(lang, "").split())
 
 
@@ -100,5 +100,5 @@ TEMPLATE_NAMESPACES: Mapping[str, str] = {
 
 
 def file_and_category_names(lang: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Local names of the File and the Category namespace, including aliases; () where unknown."""
+    """Local names of the File and Category namespaces, including aliases, or () if unknown."""
     return _namespace_names().get(lang, ((), ()))

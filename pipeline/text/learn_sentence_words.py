@@ -1,8 +1,8 @@
-"""Learns from plain text which words keep their full stop inside a sentence, and which begin sentences.
+"""Learns from plain text which words have a full stop inside a sentence, and which begin sentences.
 
-The idea is that of Kiss and Strunk (Unsupervised Multilingual Sentence Boundary Detection, 2006): an
-abbreviation has its full stop more often than not, and what follows is often not the start of a
-sentence. Nothing is drawn at random, and counts do not depend on the order of the texts.
+The method follows Kiss and Strunk (Unsupervised Multilingual Sentence Boundary Detection, 2006). An
+abbreviation usually has a full stop, and often no sentence starts after it. The method is deterministic, and
+the counts do not depend on the order of the texts.
 """
 
 import re
@@ -17,13 +17,13 @@ _ELISION = re.compile("[^\\W\\d_]{1,5}['’](?=[^\\W\\d_]{2})")
 _VOWELS = frozenset("aeiouyàáâäåæèéêëìíîïòóôöøùúûüаеёиоуыэюяіїєαεηιουω")
 _LONGEST_ABBREVIATION = 6
 _LEAST = 8
-"""A word seen less often with a full stop shows nothing."""
+"""Minimum occurrences of a word with a full stop to learn from it."""
 _MAX_STARTERS = 150
 
 
 @dataclass
 class StopCounts:
-    """How often a word has a full stop, by what comes next."""
+    """How often a word has a full stop, by what follows."""
 
     lower: int = 0
     comma: int = 0
@@ -41,17 +41,17 @@ class StopCounts:
 
 @dataclass(frozen=True)
 class LearnedWords:
-    """Words of one language, sorted; see `pipeline.text.sentence_data.SentenceWords`."""
+    """Words of one language, sorted. See `pipeline.text.sentence_data.SentenceWords`."""
 
     abbreviations: tuple[str, ...]
     before_numbers: tuple[str, ...]
     starters: tuple[str, ...]
     ordinary: tuple[str, ...]
-    """Words that often end a sentence and are more often seen without a full stop."""
+    """Words that often end a sentence and occur more often without a full stop."""
 
 
 def learn(paragraphs: Iterable[str]) -> LearnedWords:
-    """The words that the paragraphs of one language show, each with at least a handful of occurrences."""
+    """The words learned from the paragraphs of one language, each from at least several occurrences."""
     plain: Counter[str] = Counter()
     stops: dict[str, StopCounts] = {}
     begins: Counter[str] = Counter()
@@ -65,7 +65,7 @@ def learn(paragraphs: Iterable[str]) -> LearnedWords:
         counts.other -= counts.starter
 
     def shaped(word: str) -> bool:
-        # Without starters, nothing distinguishes the end of a sentence from a name in text with capitals.
+        # Without starters, a capital after a full stop may start a sentence or a name.
         return _shaped_like_one(word) and (bool(starters) or not word.islower())
 
     return LearnedWords(
@@ -137,7 +137,7 @@ def _first_word(core: str) -> str:
 
 
 def _starters(begins: Counter[str], inside: Counter[str]) -> list[str]:
-    """The commonest words that begin sentences and are hardly written with a capital elsewhere."""
+    """The most common words that begin sentences and rarely have a capital elsewhere."""
     sure = sum(begins.values())
     at_least = max(4, sure // 2000)
     chosen = [
@@ -161,7 +161,7 @@ def _chosen(
 
 
 def _shaped_like_one(word: str) -> bool:
-    """Abbreviations are short and cut behind a consonant; dotted ones are known by their shape alone."""
+    """Abbreviations are short and end with a consonant. Dotted ones are recognized by their shape alone."""
     has_case = word.islower() and not "\u10d0" <= word[0] <= "\u10ff"
     is_thai = "\u0e00" <= word[0] <= "\u0e7f"
     return (
@@ -173,7 +173,7 @@ def _shaped_like_one(word: str) -> bool:
 
 
 def _is_abbreviation(counts: StopCounts, plain: int) -> bool:
-    """Its full stop is mostly there, mostly inside a sentence, and seldom before a sure start of one."""
+    """A word mostly with a full stop that is mostly inside a sentence and rarely before a certain start."""
     goes_on = counts.lower + counts.comma + counts.digit
     ends, before_name = counts.starter + counts.last, counts.other
     if plain > counts.total or 4 * ends > ends + before_name:
@@ -189,7 +189,7 @@ def _is_before_numbers(counts: StopCounts, plain: int) -> bool:
 
 
 def _is_ordinary(counts: StopCounts, plain: int) -> bool:
-    """A word mostly without a full stop, and with one mostly at the end of a sentence."""
+    """A word mostly without a full stop, whose full stops mostly end a sentence."""
     goes_on = counts.lower + counts.comma + counts.digit
     return (
         plain >= 3 * counts.total

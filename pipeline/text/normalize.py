@@ -1,6 +1,6 @@
 """Normalizes Unicode text: NFC, single spaces, no invisible characters.
 
-It keeps what belongs to the spelling: joiners beside letters of a joining script, variation selectors,
+It keeps what belongs to the spelling: joiners next to letters of a joining script, variation selectors,
 vowel signs, emoji sequences. Sources of the rules: UAX #15 (NFC), UAX #9 (direction marks), UAX #31
 section 2.3 (where joiners matter), UAX #14 (U+200B as a word space).
 """
@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 from pipeline.text.languages import ZERO_WIDTH_SPACED_LANGUAGES
 
-# The last two code points of every plane but the first name no character.
+# The last two code points of every plane except the first are not characters.
 _NONCHARACTERS = "".join(
     f"{chr(plane + 0xFFFE)}-{chr(plane + 0xFFFF)}" for plane in range(1 << 16, 17 << 16, 1 << 16)
 )
-# One class of all characters that may need a change, so that clean text costs one scan. str.split handles
-# white space of every kind.
+# One class of all characters that may need a change, so that clean text needs one scan. str.split handles all
+# kinds of white space.
 _SUSPECT = re.compile(
     "[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f"
     "\ufdd0-\ufdef\ufeff\ufff0-\uffff\ud800-\udfff\U000e0000-\U000e007f\u115f\u1160\u3164\uffa0"
@@ -26,18 +26,18 @@ _PRINTABLE_UNSEEN = "\ufffc\ufffd\u115f\u1160\u3164\uffa0"
 _CONJOINING = "\u1100-\u115e\u1161-\u11ff\ua960-\ua97f\ud7b0-\ud7ff"
 _INVISIBLE = re.compile(
     "(\U0001f3f4[\U000e0020-\U000e007e]+\U000e007f)"  # a flag of a region: kept
-    "|\x1b\\[[0-9;]*[A-Za-z]"  # a terminal colour code, as pasted output has it
-    "|(?<![\u1800-\u18af])\u180e"  # Mongolian parts a final vowel with it
+    "|\x1b\\[[0-9;]*[A-Za-z]"  # a terminal color code from pasted output
+    "|(?<![\u1800-\u18af])\u180e"  # Mongolian separates a final vowel with it
     "|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f"
     f"\ufdd0-\ufdef\ufeff\ufff0-\uffff\ud800-\udfff\U000e0000-\U000e007f{_NONCHARACTERS}\uffa0]+"
-    # Hangul fillers, but for those that hold the place of a missing letter beside conjoining ones.
+    # Hangul fillers, except those that replace a missing letter next to conjoining ones.
     f"|(?<![{_CONJOINING}])[\u115f\u1160]+(?![{_CONJOINING}])"
 )
 # Scripts that write words without spaces: Thai, Lao, Tibetan, Myanmar, Khmer, Tai Le, New Tai Lue, Tai Tham.
 _UNSPACED = "\u0e00-\u109f\u1780-\u17ff\u1950-\u19df\u1a20-\u1aaf\uaa60-\uaadf"
 _WORD_SPACE = re.compile(f"(?<=[{_UNSPACED}])\u200b+(?=[{_UNSPACED}])")
 # Scripts in which a joiner changes the shape of letters: Arabic, Syriac, N'Ko, Mandaic, the Indic
-# scripts, Tibetan, Myanmar, Khmer, Mongolian, Balinese and their neighbours.
+# scripts, Tibetan, Myanmar, Khmer, Mongolian, Balinese and their neighbors.
 _ARABIC = "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdcf\ufdf0-\ufdff\ufe70-\ufefc"
 _JOINING = (
     f"{_ARABIC}\u0700-\u074f\u0780-\u089f\u0900-\u0dff\u0f00-\u109f\u1780-\u180d\u180f-\u18af\u1a20-\u1aaf"
@@ -60,7 +60,7 @@ _LONE_SURROGATE = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\ud
 
 
 def count_lone_surrogates(text: str) -> int:
-    """Counts the unpaired surrogates in ``text``; cleaning removes them."""
+    """Counts the unpaired surrogates in ``text``, which cleaning removes."""
     return len(_LONE_SURROGATE.findall(text))
 
 
@@ -82,12 +82,12 @@ def normalize_text(text: str, lang: str) -> str:
 
 
 def is_visible(text: str) -> bool:
-    """Whether ``text`` has no white space but spaces and no invisible characters.
+    """Whether ``text`` has no white space other than spaces and no invisible characters.
 
-    If its spaces are also single, `normalize_text` only applies NFC to it. This check is far faster than a
-    search for characters to change.
+    If its spaces are also single, `normalize_text` only applies NFC. This check is much faster than a search
+    for characters to change.
     """
-    # Other white space, control and format characters are not printable; U+FFFC and U+FFFD count as such.
+    # Other white space, control and format characters are not printable. U+FFFC and U+FFFD count as such.
     return text.isprintable() and (text.isascii() or not any(sign in text for sign in _PRINTABLE_UNSEEN))
 
 

@@ -1,4 +1,4 @@
-"""Keeps a sentence together across the quotations and brackets inside it, whatever marks they contain."""
+"""Keeps a sentence together across quotations and brackets inside it, even if these contain end marks."""
 
 import re
 from bisect import bisect_right
@@ -11,7 +11,7 @@ _OPEN_CLOSED = ['""', "””", "“”", "„“", "«»", "»«", "()", "[]", 
 _BEFORE_OPENING = frozenset("([{—–-:,'’„“«\u200e\u200f")
 _DIRECTED = frozenset(["“”", "„“", "„”", "«»", "»«"])
 _LONGEST_QUOTATION, _LONGEST_BRACKET = 60, 200
-"""What is longer is cut at its sentences."""
+"""Longer quotations are cut at their sentences."""
 _IDEOGRAPHS_SHORTER = 3
 
 
@@ -28,7 +28,7 @@ def without_cuts_in_quotations(text: str, cuts: list[int]) -> list[int]:
 
 
 def _is_cut_open(text: str, cuts: list[int]) -> bool:
-    """Whether a cut may stand inside a pair: a quick look that is never wrong when it says no."""
+    """Whether a cut may be inside a pair. A fast test without false negatives."""
     for pair in _OPEN_CLOSED_IN_ASCII if text.isascii() else _OPEN_CLOSED:
         opening, closing = pair[0], pair[1]
         if opening not in text:
@@ -47,7 +47,7 @@ def _is_cut_open(text: str, cuts: list[int]) -> bool:
 def _is_part_of_sentence(
     text: str, cuts: list[int], removed: set[int], first: int, last: int, pair: tuple[int, int]
 ) -> bool:
-    """Whether words of its sentence stand around the quotation that holds ``cuts[first:last]``."""
+    """Whether words of the same sentence surround the quotation that contains ``cuts[first:last]``."""
     start, end = pair
     if first and cuts[first - 1] in removed:
         return True
@@ -58,7 +58,7 @@ def _is_part_of_sentence(
 
 
 def _quotations(text: str) -> list[tuple[int, int]]:
-    """(position of the opening mark, of the closing mark) of short quotations, in order of their end."""
+    """(position of the opening mark, position of the closing mark) of short quotations, ordered by end."""
     found = []
     opened: dict[str, int] = {}
     for match in _MARK.finditer(text):

@@ -1,4 +1,4 @@
-"""Facts about writing systems, by ranges of code points (Unicode block boundaries).
+"""Facts about writing systems as ranges of code points (Unicode block boundaries).
 
 schemas.scripts lists the scripts without spaces between words, since masking needs them too.
 """
@@ -6,9 +6,9 @@ schemas.scripts lists the scripts without spaces between words, since masking ne
 import unicodedata
 from functools import cache
 
-# Scripts with hundreds or thousands of signs: ideographs, and syllables that are one character each.
+# Scripts with hundreds or thousands of signs: ideographs, and syllables with one character each.
 _LARGE_INVENTORY = (
-    (0x1100, 0x11FF),  # Hangul jamo, of which the archaic ones are many
+    (0x1100, 0x11FF),  # Hangul jamo, including many archaic ones
     (0x2E80, 0x2FDF),  # radicals
     (0x3400, 0x4DBF),
     (0x4E00, 0x9FFF),
@@ -46,7 +46,7 @@ def is_mark(char: str) -> bool:
 
 @cache
 def alphabet_of(char: str) -> str | None:
-    """The script of a letter, mark or digit, by the first word of its Unicode name; None for all else.
+    """The script of a letter, mark or digit, from the first word of its Unicode name. None for others.
 
     This suffices to distinguish alphabets. Characters of large inventories belong to no alphabet here.
     """

@@ -1,7 +1,7 @@
-"""The words and signs that the sentence splitter knows of each language.
+"""Loads the words and signs of each language for the sentence splitter.
 
-Reviewed lists are in ``data/sentences.toml``; words learned from text by `pipeline.text.learn_sentence_words`
-are in ``data/sentence_words.tsv``. A language is named by its wiki's code, in lower case.
+Reviewed lists are in ``data/sentences.toml``. Words that `pipeline.text.learn_sentence_words` learned from
+text are in ``data/sentence_words.tsv``. The name of a language is the lowercase code of its wiki.
 """
 
 import tomllib
@@ -24,15 +24,15 @@ class SentenceWords:
     """Words of one language, in lower case, that decide whether a full stop ends a sentence."""
 
     titles: frozenset[str]
-    """A name follows, whatever the next word."""
+    """Abbreviations before a name, for any next word."""
     abbreviations: frozenset[str]
-    """The sentence continues unless the next word is a starter."""
+    """Abbreviations after which the sentence continues unless the next word is a starter."""
     before_numbers: frozenset[str]
-    """An abbreviation before a number, an ordinary word elsewhere."""
+    """Abbreviations before a number that are ordinary words elsewhere."""
     after_numbers: frozenset[str]
-    """An abbreviation after a number ("1990 r."), which may end a sentence like a unit of measure."""
+    """Abbreviations after a number ("1990 r."), which may end a sentence like a unit of measure."""
     starters: frozenset[str]
-    """Words that often begin a sentence and are rarely written with a capital inside one."""
+    """Words that often begin a sentence and rarely have a capital inside one."""
 
 
 UNITS = frozenset(_DATA["units"].split())
@@ -85,7 +85,7 @@ def listed_abbreviations(lang: str) -> frozenset[str]:
 
 @lru_cache(maxsize=512)
 def sentence_words(lang: str) -> SentenceWords:
-    """The words of ``lang``: its own, and those of the language that it borrows from."""
+    """The words of ``lang``: its own, and those of its base language."""
     lender = _DATA["kin"].get(lang, lang)
     learned = _learned()
 

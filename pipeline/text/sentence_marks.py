@@ -1,4 +1,4 @@
-"""The marks that may end a sentence, and their context."""
+"""Patterns for marks that may end a sentence, and for their context."""
 
 import re
 
@@ -6,9 +6,9 @@ from pipeline.text.sentence_data import DANDA_LANGUAGES
 
 SHAD = "།༎༏༐༑༔"
 FULL_WIDTH_STOP = "．"
-# Sentence_Terminal of Unicode's PropList, but for marks that also stand inside sentences, and Tibetan shad.
+# Sentence_Terminal of Unicode's PropList, without marks that also occur inside sentences, and Tibetan shad.
 HARD = "。！？｡։।॥۔؟؞؝܀܁܂߹។៕။።፧፨᙮᠃᠉᥄᥅᪨᪩᪪᪫᭚᭛᭞᭟᰻᰼᱾᱿‼‽⁇⁈⁉꓿꘎꘏꛳꛷꡶꡷꣎꣏꤯꧈꧉꩝꩞꩟꫰꫱꯫𑁇𑁈" + FULL_WIDTH_STOP + SHAD
-"""Marks that end a sentence without a space behind them, too."""
+"""Marks that end a sentence even without a space after them."""
 _SOFT = ".!?…‥"
 _INVISIBLE = "\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u2067\u2068\u2069\ufeff"
 _CLOSING = "\"'’”“‘»«›‹)\\]}）］｝」』》〉】〕｣" + _INVISIBLE
@@ -16,9 +16,9 @@ _CLOSING = "\"'’”“‘»«›‹)\\]}）］｝」』》〉】〕｣" + _INV
 _CLOSING_UNSPACED = "’”»›)\\]}）］｝」』》〉】〕｣" + _INVISIBLE
 _VISIBLE_CLOSING = frozenset(_CLOSING) - frozenset(_INVISIBLE)
 OPENING = frozenset("\"'‘’“”„‚«»‹›([{（［｛「『《〈【〔｢¿¡*†–—―-•·… \t\r\n\u00a0\u202f\u3000" + _INVISIBLE)
-"""What may stand between a mark and the first letter of the next sentence."""
+"""Characters that may appear between a mark and the first letter of the next sentence."""
 LEADING = "\"'’‘“”„‚«»‹›*†¿¡" + _INVISIBLE
-"""What may stand before the first letter of a word."""
+"""Characters that may precede the first letter of a word."""
 _NEVER_FIRST = frozenset(",;:،؛、，；：/&%)]}" + SHAD)
 
 _TIBETAN_CONNECTIVES = frozenset("དང ནས ཏེ སྟེ ཅིང ཞིང ཤིང པས བས ན ལ སྐབས ཀྱང ཡང ཞེས ཅེས ནི ཚེ པར བར རྗེས".split())
@@ -40,12 +40,12 @@ def _special_marks(lang: str) -> list[str]:
 
 
 def candidate_patterns(lang: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What may end a sentence, with the closing marks and the space behind it: in any text, in ASCII text."""
+    """Patterns of sentence ends with their closing marks and spaces: one for any text, one for ASCII text."""
     marks = _SOFT + HARD
-    # The lookbehind keeps a long run of marks from being tried at each of its signs.
+    # The lookbehind prevents a match attempt at each character of a long run of marks.
     run = f"[{marks}](?<![{marks}][{marks}])[{marks}]*+"
     spaced = f"[{_CLOSING}]*+(?:[\u00a0\u202f ][»”](?=\\s|$))?\\s+"
-    # Chinese and Japanese with the marks of ASCII: no space, and no name or number is at either side.
+    # Chinese and Japanese with ASCII marks, without a space, and without a name or number on either side.
     ascii_marks = (
         "(?<=[\u3040-\u9fff][!?])|(?<=[\u3040-\u9fff][!?]{2})|(?<=[\u3040-\u9fff]\\.)(?=[\u3040-\u9fff])"
     )
@@ -66,7 +66,7 @@ _ASCII_CANDIDATES = re.compile(
 
 
 def cannot_start_sentence(text: str, place: int) -> bool:
-    """Whether no sentence starts with the sign at ``place``.
+    """Whether no sentence can start with the character at ``place``.
 
     A comma before a letter is a low quotation mark.
     """
@@ -75,7 +75,7 @@ def cannot_start_sentence(text: str, place: int) -> bool:
 
 
 def has_closing_mark(text: str, start: int, end: int) -> bool:
-    """Whether a closing quotation mark or bracket is between the two positions."""
+    """Whether there is a closing quotation mark or bracket between the two positions."""
     return any(sign in _VISIBLE_CLOSING for sign in text[start:end])
 
 
@@ -85,7 +85,7 @@ def is_in_brackets(text: str, stop: int) -> bool:
 
 
 def shad_ends_sentence(text: str, begin: int, stop: int) -> bool:
-    """A shad also ends clauses: after a connecting word, the sentence continues."""
+    """A shad also ends clauses. After a connecting word, the sentence continues."""
     last = text[max(begin, stop - _LONGEST_SYLLABLE) : stop].rstrip("་ ")
     return last[last.rfind("་") + 1 :] not in _TIBETAN_CONNECTIVES
 
@@ -99,9 +99,9 @@ _AMBIGUOUS = re.compile('["“”„]')
 
 
 class OpenQuotation:
-    """Follows the quotation marks of a text whose shape does not tell whether they open or close.
+    """Tracks the quotation marks of a text whose shape does not show whether they open or close.
 
-    That are straight ones and ``“``, which closes in German, and in Chinese that is typed with one key.
+    These are straight marks and ``“``, which closes in German and in Chinese text typed with a single key.
     """
 
     def __init__(self, text: str) -> None:

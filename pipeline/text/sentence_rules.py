@@ -1,7 +1,8 @@
-"""Where the sentences of a paragraph end.
+"""Finds where the sentences of a paragraph end.
 
-A mark that can only end a sentence (``。``, ``।``) is decided by what follows it, an exclamation or question
-mark by the case of the next letter, and a full stop by the words around it (`pipeline.text.full_stops`).
+For a mark that can only end a sentence (``。``, ``।``), the text after it decides. For an exclamation or
+question mark, the case of the next letter decides. For a full stop, the words around it decide
+(`pipeline.text.full_stops`).
 """
 
 import re
@@ -30,16 +31,16 @@ from pipeline.text.word_kinds import WordKind, is_georgian, is_vowel
 
 _APOSTROPHE_WORD = re.compile("['’‘`]\\w{1,2}[\\s-]+[\"“„«]?[^\\W\\d_]")
 _LONGEST_CUT_WORD = 4
-"""A word before a full stop and a lower-case letter that may be cut short; a longer one ends its sentence."""
+"""Maximum length of a possible abbreviation before a full stop and a lowercase letter."""
 _ASKED = re.compile(" (?:[a-z']{2,}\\?|[a-z]{5,}!)")
-"""What ends a sentence also before a lower-case letter where speech has quotation marks; "oh!" does not."""
+"""Marks that end a sentence even before a lowercase letter if speech has quotation marks, unlike "oh!"."""
 _ADDRESS = re.compile("(?:https?://|www\\.)")
 
 
 class SentenceRules:
     """The rules of one language.
 
-    In all methods ``begin`` is where a sentence starts and ``stop`` the place of the mark that may end it.
+    In all methods ``begin`` is the start of a sentence and ``stop`` that of the mark that may end it.
     """
 
     def __init__(self, lang: str) -> None:
@@ -55,7 +56,7 @@ class SentenceRules:
         self._speech = re.compile(speech) if speech else None
 
     def cuts(self, text: str) -> list[int]:
-        """Positions in ``text`` at which a new sentence begins, in order, without 0 and its length."""
+        """The positions in ``text`` where a new sentence begins, in order, without 0 and the text's length."""
         cuts: list[int] = []
         begin, size = 0, len(text)
         kind_if_known, ordinary = self._full_stops.kinds.get, WordKind.ORDINARY
@@ -69,7 +70,7 @@ class SentenceRules:
             first = text[end]
             is_lone_stop = end - stop == 2 and text[stop] == "." and stop_ends
             if is_lone_stop and first.isalpha() and not first.islower():
-                # The common case, kept short: an ordinary word, a full stop, a space, a letter.
+                # A fast path for the common case: an ordinary word, a full stop, a space, a letter.
                 low = begin if stop - begin < LONGEST_LOOK else stop - LONGEST_LOOK
                 word = text[text.rfind(" ", low, stop) + 1 or low : stop]
                 ends = kind_if_known(word) is ordinary or self._full_stops.ends_sentence(
@@ -89,7 +90,7 @@ class SentenceRules:
         return cuts
 
     def _ends(self, text: str, begin: int, stop: int, end: int) -> bool:
-        """Whether the marks in ``text[stop:end]``, closing marks and space behind them included, end it."""
+        """Whether the marks in ``text[stop:end]``, with closing marks and spaces after them, end it."""
         if cannot_start_sentence(text, end) or is_in_brackets(text, stop):
             return False
         start = end + (text[end] == ",")
@@ -97,7 +98,7 @@ class SentenceRules:
         while start < limit and text[start] in OPENING:
             start += 1
         if start == limit:
-            # Asterisks that part two scenes are a paragraph of their own.
+            # Asterisks that separate two scenes are a separate paragraph.
             return start < len(text) or "*" in text[end:start]
         if (
             self._speech is not None
@@ -108,7 +109,7 @@ class SentenceRules:
         return self._mark_ends(text, begin, stop, start)
 
     def _mark_ends(self, text: str, begin: int, stop: int, start: int) -> bool:
-        """The same by the kind of the mark; the next letter or digit is at ``start``."""
+        """As `_ends`, by the kind of the mark. The next letter or digit is at ``start``."""
         mark, letter = text[stop], text[start]
         if mark == FULL_WIDTH_STOP:
             return not (text[stop - 1 : stop].isdigit() or text[stop - 1 : stop].isascii())
@@ -131,7 +132,7 @@ class SentenceRules:
         if self._starts_with_lower_case(text, start) or not has_capitals:
             return mark != "." or self._full_stops.ends_sentence(text, begin, stop, start)
         if mark != ".":
-            # "Yahoo! is", "Quoi ? dit-il", "oh! how" go on; "great!! best", "see it? i did" do not.
+            # "Yahoo! is", "Quoi ? dit-il" and "oh! how" continue. "great!! best" and "see it? i did" do not.
             return text[stop + 1] == mark or (
                 self._has_quoted_speech
                 and text[stop + 1 : start].isspace()
@@ -149,7 +150,7 @@ class SentenceRules:
         )
 
     def _starts_with_lower_case(self, text: str, start: int) -> bool:
-        """Whether the word at ``start`` may open a sentence as it is: "iPhone", "eMzansi", "'n Man"."""
+        """Whether the word at ``start`` may begin a sentence in lower case: "iPhone", "eMzansi", "'n Man"."""
         if text[start + 1 : start + 2].isupper():
             return True
         return self._has_apostrophe_starts and _APOSTROPHE_WORD.match(text, start - 1) is not None
@@ -164,5 +165,5 @@ def _begins_with_capital(text: str, begin: int, stop: int) -> bool:
 
 @lru_cache(maxsize=512)
 def rules_of(lang: str) -> SentenceRules:
-    """The rules for ``lang``, made once in a process."""
+    """The rules for ``lang``, created once in each process."""
     return SentenceRules(lang)

@@ -1,7 +1,7 @@
-"""Sentence splitting: cuts paragraphs where `pipeline.text.sentence_rules` finds the end of a sentence.
+"""Splits paragraphs into sentences where `pipeline.text.sentence_rules` finds the end of a sentence.
 
-Quotations inside a sentence keep it together. Scripts without any mark (Thai, Lao) are cut at spaces, and
-runs without a mark at clauses or words. Nothing but white space is lost; time and memory grow linearly.
+Quotations inside a sentence do not split it. Scripts without sentence marks (Thai, Lao) are cut at spaces,
+and runs without a mark at clauses or words. Only white space is lost. Time and memory grow linearly.
 """
 
 import re
@@ -13,18 +13,18 @@ from pipeline.text.quotations import without_cuts_in_quotations
 from pipeline.text.sentence_rules import SentenceRules, rules_of
 
 MAX_SENTENCE_CHARS = 2000
-"""A longer run is cut at a clause mark, at a space, or (without either) between two letters."""
+"""Longer runs are cut at a clause mark, at a space, or (without either) between two letters."""
 
-# Blank lines and the Unicode paragraph separators part paragraphs; a single line feed does not.
+# Blank lines and the Unicode paragraph separators separate paragraphs. A single line feed does not.
 _PARAGRAPH = re.compile("(?:[\u2028\u2029]|\n[^\\S\n]*\n)\\s*")
 _SPACES = re.compile("\\s+")
 _CLAUSE_END = re.compile("[;；；、،؛,，:：]\\s*|\\s+[-–—]\\s+")
 
 
 def split_sentences(text: str, lang: str) -> list[str]:
-    """The sentences of ``text`` (one paragraph or several), stripped, none empty.
+    """The stripped, non-empty sentences of ``text`` (one paragraph or several).
 
-    ``lang`` is a wiki or ISO 639 code; an unknown one is split by script and shape alone.
+    ``lang`` is a wiki or ISO 639 code. Text in an unknown language is split by script and shape alone.
 
     >>> split_sentences("Dr. Roe paid 3.50. She left (at 5 p.m.) in the U.S. mail van.", "en")
     ['Dr. Roe paid 3.50.', 'She left (at 5 p.m.) in the U.S. mail van.']
@@ -36,18 +36,18 @@ def split_sentences(text: str, lang: str) -> list[str]:
 
 
 def split_paragraphs(paragraphs: Sequence[str], lang: str) -> list[list[str]]:
-    """`split_sentences` of each of a page's paragraphs.
+    """`split_sentences` for each paragraph of a page.
 
-    They are as `pipeline.text.normalize` leaves them: not empty, with single spaces for all white space.
+    The paragraphs come from `pipeline.text.normalize`: not empty, with single spaces for all white space.
     """
     rules = rules_of(lang)
     return [_split_paragraph(paragraph, rules) for paragraph in paragraphs]
 
 
 def spaces_before(paragraph: str, sentences: Sequence[str]) -> Iterator[bool]:
-    """Whether white space stands before each sentence, so that the paragraph can be put together again.
+    """Whether white space precedes each sentence, so that the paragraph can be restored.
 
-    ``sentences`` are what `split_paragraphs` makes of the paragraph.
+    ``sentences`` are the result of `split_paragraphs` for the paragraph.
 
     >>> list(spaces_before("你好。再见。 OK.", ["你好。", "再见。", "OK."]))
     [False, False, True]
@@ -80,7 +80,7 @@ def _split_paragraph(paragraph: str, rules: SentenceRules) -> list[str]:
 
 
 def _spaced_chars(paragraph: str, cuts: list[int]) -> int:
-    """How long a sentence of an unmarked language is at least; longer where its writer uses full stops."""
+    """The minimum length of a sentence of an unmarked language. Higher if the writer uses full stops."""
     ends_with_mark = paragraph.rstrip()[-1:] in _MARKS
     uses_marks = (8 if ends_with_mark else 4 if cuts else 0) * (len(cuts) + 1) * _SPACED_CHARS > len(
         paragraph
@@ -104,7 +104,7 @@ def _cut_at_spaces(sentence: str, at_least: int) -> Iterator[str]:
 
 
 def _unspaced_letter(char: str) -> bool:
-    """Spaces beside numbers and Latin words part words, not sentences."""
+    """Spaces next to numbers and Latin words separate words, not sentences."""
     return not char.isascii() and not char.isdigit()
 
 
@@ -130,7 +130,7 @@ def _best_cut(sentence: str, start: int) -> int:
     for position in range(limit, middle, -1):
         if sentence[position].isspace():
             return position
-    # No space at all: between two characters, but not before a combining mark or beside a joiner.
+    # Without spaces, cut between two characters, but not before a combining mark or next to a joiner.
     for position in range(limit, middle, -1):
         here, before = sentence[position], sentence[position - 1]
         if not unicodedata.category(here).startswith("M") and "\u200d" not in (here, before):

@@ -17,7 +17,7 @@ _VOWELS = frozenset("aeiouyаеёиоуыэюяіїєўαεηιουωæøœıə�
 _LONGEST_ABBREVIATION = 12
 _MANY_WORDS = 50_000
 _THAI = frozenset(["th", "nod", "sou", "tts"])
-# The copulas of Sinhala and Nepali, and a verb of Pashto: words of one letter that end sentences.
+# The copulas of Sinhala and Nepali, and a verb of Pashto, which are one-letter words that end sentences.
 _WORDS_OF_ONE_LETTER = frozenset("යوछ")
 
 
@@ -38,7 +38,7 @@ class WordKind(Enum):
 
 
 class WordKinds(dict[str, WordKind]):
-    """The kinds of one language's words, by what is written between a space and a full stop."""
+    """The kinds of one language's words, by the text between a space and a full stop."""
 
     def __init__(self, lang: str) -> None:
         super().__init__()
@@ -111,17 +111,17 @@ def is_vowel(letter: str) -> bool:
 
 
 def count_letters(word: str) -> int:
-    """The signs of ``word`` without vowel signs and other marks."""
+    """The number of characters of ``word`` without vowel signs and other marks."""
     return sum(not unicodedata.category(sign).startswith("M") for sign in word)
 
 
 def is_georgian(letter: str) -> bool:
-    """Whether it is a Georgian letter, which Unicode calls lower case though sentences begin with it."""
+    """Whether it is a Georgian letter, which is lowercase in Unicode although it may begin a sentence."""
     return "\u10d0" <= letter <= "\u10ff"
 
 
 def _is_dotted(word: str) -> bool:
-    """Whether the word is of short parts with full stops between them ("U.S", "f.Kr", "พ.ศ")."""
+    """Whether the word consists of short parts with full stops between them ("U.S", "f.Kr", "พ.ศ")."""
     parts = re.split("[.-]+", word)
     if "." not in word or not parts[0]:
         return False
@@ -129,14 +129,14 @@ def _is_dotted(word: str) -> bool:
 
 
 def _indic_kind(word: str) -> WordKind:
-    """A short word may be no abbreviation: "is" is a letter and a vowel sign in many of these languages."""
+    """A short word may be a real word. "is" is a letter and a vowel sign in many of these languages."""
     if word in LETTER_NAMES or (len(word) == 1 and unicodedata.category(word) == "Lo"):
         return WordKind.INITIAL
     return WordKind.SYLLABLE if len(word) <= 3 and count_letters(word) == 1 else WordKind.ORDINARY
 
 
 def _thai_kind(word: str, is_thai: bool) -> WordKind:
-    """Thai and Lao abbreviate by consonants; Thai has words without written vowels, but no full stop."""
+    """Thai and Lao abbreviate to consonants. Thai has words without written vowels, but no full stop."""
     if len(word) <= 4 and not _LAO_THAI_VOWELS.search(word):
         return WordKind.ABBREVIATION
     return WordKind.ABBREVIATION if is_thai and len(word) <= 2 else WordKind.ORDINARY
@@ -152,7 +152,7 @@ def _single_letter_kind(letter: str) -> WordKind:
 
 
 def _alphabet_kind(word: str) -> WordKind:
-    """A short word without a vowel, not all capitals, can only be an abbreviation."""
+    """A short word without a vowel and not in capitals can only be an abbreviation."""
     if len(word) <= 4 and word[0].islower() and not word.islower():
         return WordKind.ABBREVIATION  # "eKr"
     if len(word) > 5 or not word[1:].islower() or any(map(is_vowel, word)):

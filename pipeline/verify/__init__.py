@@ -1,1 +1,1 @@
-"""Checks and views of a finished corpus: ``bertmill verify`` and ``bertmill inspect``."""
+"""Checks and shows a finished corpus: ``bertmill verify`` and ``bertmill inspect``."""

@@ -32,15 +32,15 @@ from schemas.shard_tables import Shard, ShardTable, row_groups
 
 _PROBLEMS_PER_SHARD = 5
 _MAX_THREADS = 8
-# Standard deviations from the expected share that are more than chance.
+# Standard deviations from the expected share that are not due to chance.
 _SIGMAS = 6.0
-# The tokens of a span share one draw, so their shares vary as if there were this many times fewer.
+# The tokens of a span share one draw, so their shares vary as if there were this many times fewer tokens.
 _SPAN_TOKENS = 16
 
 
 @dataclass
 class VerifyReport:
-    """What was checked, and the problems: (file, text)."""
+    """The counts of checked items, and the problems as (file, text)."""
 
     corpus: str
     problems: list[tuple[str, str]] = field(default_factory=list)
@@ -67,31 +67,31 @@ class _ShardResult:
     tally: RowTally = field(default_factory=RowTally)
     documents: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
     unshared: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
-    """Documents that no other shard of the set may have."""
+    """Documents that no other shard of the set may contain."""
     self_pairs: int = 0
     judged_pairs: int = 0
 
 
 @dataclass(frozen=True)
 class _SetChecks:
-    """What the shards of one set are checked against."""
+    """The expectations for the shards of one set."""
 
     corpus: CorpusFiles
     rules: RowRules | None
-    """None when the vocabulary is not the right one: rows are not checked then."""
+    """None if the vocabulary is wrong. Then rows are not checked."""
     held_out: U64 | None
-    """Documents that the set must not have."""
+    """Documents that the set must not contain."""
     once: frozenset[str]
-    """Languages of which a pass has every document once."""
+    """Languages whose documents occur once in a pass."""
     row_group_rows: int
-    """Rows of every row group of a shard but the last."""
+    """Rows of every row group of a shard except the last."""
 
 
 def verify_corpus(uri: str) -> VerifyReport:
     """Checks the corpus in the folder (or with the manifest) ``uri``.
 
-    Problems are in the report. Raises CorpusError only without a valid manifest. Rows are not checked when
-    the vocabulary is not the right one.
+    Problems are in the report. Raises CorpusError only without a valid manifest. Does not check rows if the
+    vocabulary is wrong.
     """
     corpus = CorpusFiles.open(uri)
     report = VerifyReport(corpus.folder)
@@ -102,7 +102,7 @@ def verify_corpus(uri: str) -> VerifyReport:
     report.problems += _listing_problems(corpus, tables)
     report.problems += document_problems(corpus)
     held_out: U64 | None = None
-    # Held-out sets first, to compare the documents of the training shards with theirs.
+    # Held-out sets come first, so that training shards can be checked against their documents.
     for entry in sorted(corpus.manifest.sets, key=lambda entry: entry.split == "train"):
         if entry.label not in tables:
             continue
@@ -123,7 +123,7 @@ def verify_corpus(uri: str) -> VerifyReport:
 
 
 def _verify_set(entry: SequenceSet, shards: ShardTable, checks: _SetChecks, report: VerifyReport) -> U64:
-    """Checks one set; returns the documents of its rows."""
+    """Checks one set. Returns the documents of its rows."""
     corpus = checks.corpus
     total = RowTally()
     documents = []
@@ -141,7 +141,7 @@ def _verify_set(entry: SequenceSet, shards: ShardTable, checks: _SetChecks, repo
             judged_pairs += result.judged_pairs
     for number in shared_documents(unshared):
         place = corpus.uri(shards[number].path)
-        report.problems.append((place, "has a document that another shard of the set has too"))
+        report.problems.append((place, "has a document that another shard of the set also has"))
     report.tally.add(total)
     place = f"{corpus.manifest_uri}: set {entry.label}"
     if self_pairs > 3 + judged_pairs // 100:
@@ -154,7 +154,7 @@ def _verify_set(entry: SequenceSet, shards: ShardTable, checks: _SetChecks, repo
 
 
 def _used_once(manifest: Manifest, *, training: bool) -> frozenset[str]:
-    """Languages of which a pass has every document once: all held-out ones, and those without repetition."""
+    """Languages whose documents occur once in a pass: all held-out ones, and those without repetition."""
     languages = manifest.languages.items()
     return frozenset(lang for lang, counts in languages if not training or counts.copies == 1)
 
@@ -189,7 +189,7 @@ def _word_list_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
 
 
 def _shard_tables(corpus: CorpusFiles, report: VerifyReport) -> Iterator[tuple[str, ShardTable]]:
-    """Set label -> shards, of the sets whose table is the right one. The others are problems."""
+    """Set label -> shards, for the sets with the right table. Reports the others as problems."""
     for entry in corpus.manifest.sets:
         try:
             yield entry.label, corpus.shards(entry)
@@ -199,13 +199,13 @@ def _shard_tables(corpus: CorpusFiles, report: VerifyReport) -> Iterator[tuple[s
 
 
 def _listing_problems(corpus: CorpusFiles, tables: dict[str, ShardTable]) -> Iterator[tuple[str, str]]:
-    """Files beside the shards and their tables that the manifest does not name."""
+    """Files next to the shards and their tables that the manifest does not name."""
     named = {corpus.uri(entry.shards.path) for entry in corpus.manifest.sets}
     named |= {corpus.uri(shard.path) for shards in tables.values() for shard in shards}
     for folder in sorted({uri.rpartition("/")[0] for uri in named}):
         for info in storage.list_files(folder):
             if info.uri not in named:
-                yield info.uri, "is beside the shards or their tables, but the manifest does not name it"
+                yield info.uri, "is next to the shards or their tables, but the manifest does not name it"
 
 
 def _verify_shard(shard: Shard, checks: _SetChecks) -> _ShardResult:
@@ -279,9 +279,9 @@ def _entry_problems(shard: Shard, result: _ShardResult) -> Iterator[str]:
 
 
 def _set_problems(manifest: Manifest, entry: SequenceSet, total: RowTally, rules: RowRules) -> Iterator[str]:
-    """Rows of a whole set against the build's counts and against chance."""
+    """Compares the rows of a whole set with the build's counts and with the expected shares."""
     if total.sequences != entry.rows:
-        # Shards are missing or damaged, which has been reported.
+        # Shards are missing or damaged, which is already in the report.
         return
     if dict(total.languages) != {lang: rows for lang, rows in entry.languages.items() if rows}:
         yield "languages is not the sum over its shards"
@@ -306,13 +306,13 @@ def _set_problems(manifest: Manifest, entry: SequenceSet, total: RowTally, rules
 
 
 def _is_off(share: float, expected: float, trials: float) -> bool:
-    """Whether a share is too far from the expected one to be chance."""
+    """Whether a share is too far from the expected one to be due to chance."""
     spread = math.sqrt(max(expected * (1 - expected), 1e-9) / trials)
     return abs(share - expected) > _SIGMAS * spread + 1 / trials
 
 
 def _label_problems(objective: str, total: RowTally, counts: InstanceCounts) -> Iterator[str]:
-    """Half of the rows should have label 1, except for the pairs that the build had no choice about."""
+    """Half of the rows should have label 1, except for pairs whose label the build could not choose."""
     if objective == "none" or not total.sequences:
         return
     forced = counts.events.get("one_sentence_documents", 0) if objective == "nsp" else 0

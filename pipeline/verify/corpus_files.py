@@ -1,4 +1,4 @@
-"""A finished corpus as verify and inspect read it: by its manifest, from any storage."""
+"""Opens a finished corpus from any storage for verify and inspect, by its manifest."""
 
 import hashlib
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class CorpusFiles:
 
     @property
     def vocabulary_sha256(self) -> str:
-        """SHA-256 of the present vocabulary file."""
+        """SHA-256 of the existing vocabulary file."""
         return hashlib.sha256(self._vocabulary_bytes).hexdigest()
 
     @cached_property
@@ -70,7 +70,7 @@ class CorpusFiles:
 
     @cached_property
     def segmenter(self) -> Segmenter | None:
-        """Word boundaries by the corpus's word list. Raises CorpusError when it is the wrong list."""
+        """Word boundaries from the corpus's word list. Raises CorpusError if it is the wrong list."""
         word_list = self.manifest.masking.word_list
         if word_list is None:
             return None

@@ -1,4 +1,4 @@
-"""The published documents of a corpus: their check against the manifest, and look-ups by key."""
+"""Checks the published documents of a corpus against the manifest, and looks documents up by key."""
 
 import hashlib
 from collections import Counter
@@ -19,7 +19,7 @@ _FACTS = ["key", "title", "revision", "timestamp", "url"]
 
 @dataclass(frozen=True)
 class DocumentFacts:
-    """Facts from the source of a document; None for unknown ones."""
+    """Facts from the source of a document, None if unknown."""
 
     key: str
     title: str | None
@@ -28,13 +28,13 @@ class DocumentFacts:
     url: str | None
 
     def line(self) -> str:
-        """All that is known, on one line."""
+        """All known facts on one line."""
         revision = None if self.revision is None else f"revision {self.revision}"
         return " · ".join(part for part in (self.title, revision, self.timestamp, self.url) if part)
 
 
 def document_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
-    """(place, problem) of files that are not those of the manifest, and of counts that do not balance."""
+    """(place, problem) for files that differ from the manifest, and for counts that do not balance."""
     rows: Counter[tuple[str, str]] = Counter()
     for file in corpus.manifest.documents:
         rows[file.lang, file.split] += file.rows
@@ -71,10 +71,10 @@ def _file_problems(corpus: CorpusFiles, file: DocumentFile) -> Iterator[str]:
 def find_documents(
     corpus: CorpusFiles, keys: Iterable[str], lang: str | None = None
 ) -> dict[str, DocumentFacts]:
-    """Key -> facts of the published documents; none when the corpus has no documents.
+    """Key -> facts of the published documents. Empty if the corpus has no documents.
 
-    Reads the keys of the files of ``lang`` until all are found, and the other columns only of row groups that
-    have one. Raises CorpusError that names a file that is missing or cannot be read.
+    Reads the keys of the files of ``lang`` until it finds all, and the other columns only of row groups with
+    a match. Raises CorpusError that names a missing or unreadable file.
     """
     wanted = set(keys)
     found: dict[str, DocumentFacts] = {}

@@ -1,4 +1,4 @@
-"""``bertmill inspect CORPUS``: rows of a shard as text, with the masked LM targets and their replacements."""
+"""``bertmill inspect CORPUS``: shows rows of a shard as text with the masked LM targets and replacements."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ LEGEND = "⟨word⟩ replaced by [MASK] · ⟨word→other⟩ replaced by a rand
 
 @dataclass(frozen=True)
 class ShardRow:
-    """One row of a shard; the fields are the columns of schemas.columns.shards.SHARD."""
+    """One row of a shard. The fields are the columns of schemas.columns.shards.SHARD."""
 
     input_ids: list[int]
     segment_a_length: int
@@ -36,11 +36,11 @@ class ShardRow:
 def inspect_rows(
     uri: str, shard: str | None = None, start: int = 0, rows: int = 5, lang: str | None = None
 ) -> Iterator[str]:
-    """Lines that show ``rows`` rows from row ``start`` on, only those of ``lang`` if it is given.
+    """Lines that show ``rows`` rows from row ``start`` on, only those of ``lang`` if given.
 
     Title, revision and URL of a document follow if the corpus has its documents. ``shard`` is a path in the
-    manifest. Without it, the first shard with such rows is shown. Raises CorpusError when the manifest does
-    not name the shard, or when the file is not that shard.
+    manifest, by default the first shard with such rows. Raises CorpusError if the manifest does not name the
+    shard, or if the file is not that shard.
     """
     corpus = CorpusFiles.open(uri)
     chosen = _chosen_shard(corpus, shard, lang)
@@ -155,7 +155,7 @@ def _marked(row: ShardRow, subwords: list[str]) -> list[str]:
 def _joined(tokens: list[str]) -> str:
     text = ""
     for before, token in zip(["", *tokens], tokens, strict=False):
-        # A segment that was cut may start inside a word; its ## stays to show that.
+        # A segment that was cut may start inside a word, and keeps its ## to show that.
         joined = token.startswith(CONTINUATION) and before not in ("", *SPECIAL_TOKENS)
         text += token.removeprefix(CONTINUATION) if joined else f" {token}"
     return text.strip()

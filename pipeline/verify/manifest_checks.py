@@ -1,4 +1,4 @@
-"""Contradictions within a corpus manifest, found before any shard is opened."""
+"""Finds contradictions within a corpus manifest before any shard is opened."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from schemas.manifest import LanguageCounts, Manifest
 
 
 def manifest_problems(manifest: Manifest) -> Iterator[str]:
-    """Sums that do not add up, duplicate names, and accounts that do not balance."""
+    """Sums that do not add up, duplicate names, and counts that do not balance."""
     objective = manifest.objective
     if manifest.label_convention != LABEL_CONVENTIONS[objective]:
         yield f"label_convention is not that of {objective}"
@@ -33,7 +33,7 @@ def _count_problems(manifest: Manifest, labels: set[str]) -> Iterator[str]:
 
 
 def _language_problems(manifest: Manifest) -> Iterator[str]:
-    """Accounts of the languages that do not balance, or differ from the sets or the totals."""
+    """Counts of the languages that do not balance, or differ from the sets or the totals."""
     rows: Counter[str] = Counter()
     for entry in manifest.sets:
         rows.update(entry.languages)
@@ -49,7 +49,7 @@ def _language_problems(manifest: Manifest) -> Iterator[str]:
 
 
 def _account_problems(counts: LanguageCounts) -> Iterator[str]:
-    """Sums within the counts of one language."""
+    """Sums that do not add up within the counts of one language."""
     if counts.pages_seen != counts.pages_skipped + counts.removed + counts.documents:
         yield "pages_seen is not the sum of pages_skipped, removed and documents"
     if counts.documents != counts.train_documents + counts.validation_documents:

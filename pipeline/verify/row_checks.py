@@ -1,4 +1,4 @@
-"""The rules for every row of a shard, checked on whole row groups at once."""
+"""Checks the rules for every row of a shard, on whole row groups at a time."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,12 +24,12 @@ from schemas.tallies import add_fields
 from schemas.vocabulary import CLS, MASK, PAD, SEP
 
 Finding = tuple[Flags, str]
-"""[rows] which rows are wrong, and what is wrong with them."""
+"""[rows] which rows are wrong, and the problem."""
 
 
 @dataclass(frozen=True)
 class RowRules:
-    """What the manifest states about the rows of one set."""
+    """The manifest's statements about the rows of one set."""
 
     objective: str
     max_seq_length: int
@@ -41,7 +41,7 @@ class RowRules:
 
     @property
     def vocab_size(self) -> int:
-        """Subwords in the vocabulary."""
+        """Number of subwords in the vocabulary."""
         return self.vocabulary.blocked.size
 
 
@@ -135,7 +135,7 @@ class RowTally:
 
 
 def tally(rows: RowColumns, rules: RowRules) -> RowTally:
-    """Counts of rows that break no rule."""
+    """Counts of valid rows."""
     shown = rows.ids[rows.offsets[rows.target_row] + rows.positions]
     names = rows.languages.cast(pa.string()).value_counts().to_pylist()
     return RowTally(
@@ -150,7 +150,7 @@ def tally(rows: RowColumns, rules: RowRules) -> RowTally:
 
 
 def check_rows(rows: RowColumns, rules: RowRules) -> Iterator[Finding]:
-    """Every rule that a row breaks. If a row has the wrong shape, only shapes are checked."""
+    """Every rule that a row breaks. If a row has the wrong shape, checks only shapes."""
     broken = False
     for wrong, text in _shape(rows, rules):
         if wrong.any():

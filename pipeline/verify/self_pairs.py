@@ -1,9 +1,9 @@
 """Finds random pairs whose B comes from the document of A, although a shard names only A's document.
 
 All rows of a document are in one shard of a set. The segments that certainly belong to a document (every A,
-and each B that follows its A) give most of its text as a set of n-grams. A B from the same document is found
-among them. Documents may share phrases, so each B is also compared with another document of the language, and
-only the excess counts.
+and each B that follows its A) give most of its text as a set of n-grams. A B from the same document has its
+n-grams in this set. Documents may share phrases, so each B is also compared with another document of the
+language, and only the excess counts.
 """
 
 from dataclasses import dataclass, field
@@ -16,9 +16,9 @@ from schemas.arrays import I64, U64, Flags, are_among, distinct_values
 from schemas.randomness import draws, key_from_text
 
 _GRAM_TOKENS = 8
-# One n-gram in this many is used, the same ones in all segments.
+# One n-gram in this many is used, with the same selection in all segments.
 _SAMPLE = np.uint64(8)
-# A segment needs at least this many n-grams. It belongs to a document that has half of them.
+# A segment needs at least this many n-grams. It belongs to a document that contains half of them.
 _MIN_GRAMS = 3
 
 
@@ -100,6 +100,6 @@ def _other_documents(documents: U64, languages: U64) -> U64:
     place = np.arange(order.size)
     start, size = np.repeat(starts, counts), np.repeat(counts, counts)
     other = np.empty_like(documents)
-    # Half of the documents further on, which is another document unless one document has half of all pairs.
+    # Half of the documents further on. This is another document unless one document has half of all pairs.
     other[order] = ordered[start + (place - start + size // 2) % size]
     return other

@@ -1,4 +1,4 @@
-"""Rules for a whole shard: its Parquet statistics, its documents, and duplicate rows."""
+"""Checks a whole shard: its Parquet statistics, its documents, and duplicate rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from schemas.masking.targets import MaskUnit
 from schemas.randomness import draws, key_from_text
 
 _NUMBERS = ("segment_a_length", "next_sentence_label", "length")
-# With this many targets, equal masks on equal text are not chance. Spans and n-grams have too few draws.
+# With this many targets, equal masks on equal text are not due to chance. Spans and n-grams have fewer draws.
 _MIN_TARGETS: dict[MaskUnit, int] = {"token": 10, "whole_word": 16}
 
 
 def statistics_problems(file: pq.ParquetFile, group: int, table: pa.Table) -> Iterator[str]:
-    """Columns whose minimum or maximum in the footer is not that of the rows.
+    """Columns whose minimum or maximum in the footer differs from the rows.
 
-    Readers that filter rows skip row groups by these values, and would silently miss rows.
+    Readers that filter rows use these values to skip row groups, and would silently miss rows.
     """
     metadata = file.metadata.row_group(group)
     for number in range(metadata.num_columns):
@@ -41,14 +41,14 @@ def statistics_problems(file: pq.ParquetFile, group: int, table: pa.Table) -> It
 
 @dataclass
 class ShardDocuments:
-    """Collects the documents of a shard: all, and those of languages that a pass uses once."""
+    """Collects all documents of a shard, and those of languages whose documents a pass uses once."""
 
     once: frozenset[str]
     _all: list[U64] = field(default_factory=list)
     _unshared: list[U64] = field(default_factory=list)
 
     def add(self, rows: RowColumns) -> Iterator[Finding]:
-        """Adds the rows of a row group. Yields rows that do not have the language of their document."""
+        """Adds the rows of a row group. Yields rows whose language differs from that of their document."""
         encoded = rows.keys.dictionary_encode()
         keys = encoded.dictionary.to_pylist()
         hashes = np.array([key_from_text(key) for key in keys], dtype=np.uint64)
@@ -68,7 +68,7 @@ class ShardDocuments:
         return distinct_values(np.concatenate([np.zeros(0, np.uint64), *self._all]))
 
     def unshared(self) -> U64:
-        """The documents of the languages in ``once``, which no other shard may have; ascending."""
+        """The documents, ascending, of the languages in ``once``, which no other shard may have."""
         return distinct_values(np.concatenate([np.zeros(0, np.uint64), *self._unshared]))
 
 
@@ -76,7 +76,7 @@ _UNKNOWN, _ABSENT = -1, -2
 
 
 def _language_of_key(key: str, codes: list[str]) -> int:
-    """Place in ``codes`` of the language in a document key (source/language/page/revision)."""
+    """Index in ``codes`` of the language in a document key (source/language/page/revision)."""
     parts = key.split("/")
     if len(parts) < 4:
         return _UNKNOWN
@@ -85,7 +85,7 @@ def _language_of_key(key: str, codes: list[str]) -> int:
 
 @dataclass
 class RepeatedRows:
-    """Finds duplicate rows of a shard: same document, same targets at the same places."""
+    """Finds duplicate rows of a shard: same document, same targets at the same positions."""
 
     unit: MaskUnit
     _seen: list[U64] = field(default_factory=list)

@@ -95,7 +95,7 @@ def test_a_missing_shard(corpus: SmallCorpus) -> None:
 
 def test_an_extra_shard(corpus: SmallCorpus) -> None:
     shutil.copy(corpus.shard(0), corpus.shard(0).with_name("train-0-00077.parquet"))
-    assert "train-0-00077.parquet: is beside the shards" in problems(corpus)
+    assert "train-0-00077.parquet: is next to the shards" in problems(corpus)
 
 
 def test_empty_files_beside_good_shards(corpus: SmallCorpus) -> None:
@@ -104,8 +104,8 @@ def test_empty_files_beside_good_shards(corpus: SmallCorpus) -> None:
     (beside / "x.parquet").write_bytes(b"")
     pq.write_table(SHARD.empty_table(), beside / "y.parquet")
     found = problems(corpus)
-    assert "x.parquet: is beside the shards" in found
-    assert "y.parquet: is beside the shards" in found
+    assert "x.parquet: is next to the shards" in found
+    assert "y.parquet: is next to the shards" in found
 
 
 def test_another_vocabulary(corpus: SmallCorpus) -> None:
@@ -170,7 +170,7 @@ def edit(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
          "set len64/train/0: languages is not the sum over its shards"),
         (edit("sets.0.shards", lambda shards: shards[:1]), "rows is not the sum over its shards"),
         (edit("sets.0.shards", lambda shards: shards[::-1]), "the numbers of its shards do not ascend"),
-        (edit("sets", lambda sets: sets[1:]), "is beside the shards or their tables"),
+        (edit("sets", lambda sets: sets[1:]), "is next to the shards or their tables"),
         (edit("sets", lambda sets: [*sets, sets[0]]), "duplicate set len64/train/0"),
         (edit("label_convention", {"0": "random_next", "1": "is_next"}), "is not that of nsp"),
         (edit("vocabulary.size", 1004), "has 1005 subwords, but the manifest says 1004"),

@@ -118,7 +118,7 @@ def test_rows_that_changed_places_between_two_shards(corpus: SmallCorpus, first:
     change(corpus, first, lambda table: swapped(table, other))
     change(corpus, first + 1, lambda table: swapped(table, one))
     recount(corpus)
-    assert f"{corpus.shard(first + 1)}: has a document that another shard of the set has too" in problems(
+    assert f"{corpus.shard(first + 1)}: has a document that another shard of the set also has" in problems(
         corpus
     )
 
