@@ -56,7 +56,7 @@ class SentenceRules:
         self._speech = re.compile(speech) if speech else None
 
     def cuts(self, text: str) -> list[int]:
-        """The positions in ``text`` where a new sentence begins, in order, without 0 and the text's length."""
+        """The positions in ``text`` where a new sentence begins, in order, without 0 and its length."""
         cuts: list[int] = []
         begin, size = 0, len(text)
         kind_if_known, ordinary = self._full_stops.kinds.get, WordKind.ORDINARY

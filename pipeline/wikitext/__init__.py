@@ -1,1 +1,1 @@
-"""Wikitext to the text that a reader of the page sees; `plain_text` is where to begin reading."""
+"""Converts wikitext to the text that a reader of the page sees. Start with `plain_text`."""

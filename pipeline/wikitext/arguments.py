@@ -1,4 +1,4 @@
-"""The arguments of a template call: where they stand among the tokens, and their text when asked for."""
+"""The arguments of a template call: their tokens, and their text on demand."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from pipeline.wikitext.markup import ASIDE, BLANKS, CELL, LINE_MARKS, TABLE_CLOS
 
 
 class Argument(NamedTuple):
-    """``text``, then tokens ``start`` to ``stop`` - 1 and what follows each; ``tail`` follows the last."""
+    """``text``, then tokens ``start`` to ``stop`` - 1 with the text after each. ``tail`` follows the last."""
 
     text: str
     start: int
@@ -18,10 +18,10 @@ class Argument(NamedTuple):
 def split_arguments(
     texts: Sequence[str], kinds: Sequence[int], close: Mapping[int, int], opening: int, end: int
 ) -> list[Argument]:
-    """The parts between the bars of the call from token ``opening`` to ``end``; the first is its name.
+    """The parts between the bars of the call from token ``opening`` to ``end``. The first is its name.
 
-    ``texts[i + 1]`` follows token ``i``, ``kinds`` are the tokens' kinds, ``close`` maps an opening token to
-    the one that ends it.
+    ``texts[i + 1]`` follows token ``i``. ``kinds`` are the tokens' kinds. ``close`` maps an opening token to
+    its closing token.
     """
     arguments: list[Argument] = []
     first: str | None = None
@@ -46,22 +46,22 @@ def split_arguments(
             continue
         inner_end = close.get(at, at)
         if inner_end >= end:
-            # The run of braces that ends this call ends one inside it too: no text is between.
+            # The run of braces that ends this call also ends a call inside it, with no text between.
             arguments.append(Argument(first, start, end, None))
             return arguments
         at = inner_end + 1
     arguments.append(Argument(first, start, end, piece))
     if end < len(kinds) and kinds[end] == TABLE_CLOSE:
-        # A line feed and "|}}": the last argument is empty.
+        # After a line feed, "|}}" ends the call with an empty last argument.
         arguments.append(Argument("", end, end, None))
     return arguments
 
 
 class CallArguments:
-    """Names and numbers of the arguments of one call; texts are rendered once, when first asked for.
+    """Names and numbers of the arguments of one call. Texts are rendered once, on first access.
 
-    ``unnamed``: this many arguments have only numbers, even if they contain ``=``; those of most parser
-    functions all do.
+    ``unnamed`` is how many arguments have only numbers, even if they contain ``=``. For most parser functions
+    this is all of them.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class CallArguments:
     def _stripped(self, argument: Argument) -> str:
         text = self._text(argument).strip(BLANKS)
         if text == ASIDE:
-            # Nothing that a rule could show.
+            # A rule has nothing to show.
             return ""
-        # Stripping took the line feed that made it a list.
+        # Stripping has removed the line feed that made it a list.
         return "\n" + text if text[:1] in LINE_MARKS else text
 
     def get(self, name: str) -> str:
-        """Text of the argument ``name``, in any case, stripped; '' if missing. ``@``: the template's name."""
+        """Stripped text of the argument ``name`` in any case, or ''. ``@`` is the name of the template."""
         argument = self._by_name.get(name)
         if argument is None:
             if name == "@":
@@ -114,14 +114,14 @@ class CallArguments:
         return "" if argument is None else self._stripped(argument)
 
     def given(self, name: str) -> str | None:
-        """Text of the argument ``name``, None if missing; only one given by name is stripped (MediaWiki)."""
+        """Text of the argument ``name``, or None. As in MediaWiki, only a named argument is stripped."""
         argument = self._by_name.get(name)
         if argument is None:
             return None
         return self._text(argument) if name in self._numbered else self._stripped(argument)
 
     def positional(self) -> list[str]:
-        """Texts of the positional arguments, given without a name or by number."""
+        """Texts of the positional arguments, which have no name or a number."""
         texts = []
         number = 1
         while (argument := self._by_name.get(str(number))) is not None:
@@ -130,9 +130,9 @@ class CallArguments:
         return texts
 
     def names(self) -> list[str | None]:
-        """The names of all arguments in order; None for one without."""
+        """The names of all arguments in order. None for an argument without a name."""
         return [name for name, _ in self._order]
 
     def at(self, place: int) -> str:
-        """Text of the argument at ``place`` in this order."""
+        """Text of the argument at index ``place`` in this order."""
         return self._stripped(self._order[place][1])

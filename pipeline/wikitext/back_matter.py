@@ -1,7 +1,7 @@
-"""Back matter: sections of references, links and books, which go with their heading.
+"""Removes back matter: sections of references, links and books, with their headings.
 
-A section reaches to the next heading of its own level or a higher one. Some headings always introduce back
-matter ("References"); others only when lists follow, such as "Literature", which may be prose.
+A section ends at the next heading of the same or a higher level. Some headings always introduce back matter
+("References"). Others do so only if lists follow, such as "Literature", which may be prose.
 """
 
 import re
@@ -16,7 +16,7 @@ _AND = re.compile(
 )
 _MARK = re.compile(f"[{''.join(MARKS)}]")
 _MIN_LISTED = 0.5
-# Levels of headings are 1 to 6; a line in bold letters or a term that serves as one is below them.
+# Levels of headings are 1 to 6. A bold line or a term that serves as a heading is below them.
 _LEVEL_OF_LINE = 7
 _MAX_BOLD_LINE = 80
 _HEADING_MARKS = frozenset((HEADING, BOLD, TERM))
@@ -25,9 +25,9 @@ _HEADING_MARKS = frozenset((HEADING, BOLD, TERM))
 def without_back_matter(
     lines: list[str], learned: frozenset[str], asked: set[str]
 ) -> tuple[list[str], tuple[int, int]]:
-    """The lines of a rendered page that are not back matter; (sections, characters) that are.
+    """The lines of a rendered page without back matter, and the (sections, characters) of back matter.
 
-    ``asked`` gets the folded headings that were looked up in ``learned``.
+    Adds the folded headings that were looked up in ``learned`` to ``asked``.
     """
     kept: list[str] = []
     sections = characters = 0
@@ -57,19 +57,19 @@ def _length(text: str) -> int:
 
 
 def _text_after(line: str, level: int) -> str:
-    """Below a line that serves as a heading: the paragraph right after the last item."""
+    """Below a line that serves as a heading, the paragraph directly after the last item."""
     return line.partition(SOFT)[2] if level == _LEVEL_OF_LINE else ""
 
 
 def fold_heading(title: str) -> str:
-    """A heading as it is compared: without markup and marks at its end, in lower case."""
+    """A heading in the form for comparison: lowercase, without markup and without marks at its end."""
     folded = " ".join(_MARK.sub("", title).split()).strip(" :：.=").casefold()
-    # A capital "İ" is folded to an "i" with a dot above.
+    # A capital "İ" folds to an "i" with a dot above.
     return folded.replace("i\u0307", "i")
 
 
 def _heading_of(line: str) -> tuple[int, str]:
-    """Level and folded title of a heading; level 0 for any other line."""
+    """Level and folded title of a heading. Level 0 for any other line."""
     if line[:1] == HEADING:
         return _parsed_heading(line.partition(SOFT)[0])
     return _parsed_heading(line) if line[:1] in (BOLD, TERM) and len(line) < _MAX_BOLD_LINE else (0, "")
@@ -89,7 +89,7 @@ def _parsed_heading(line: str) -> tuple[int, str]:
 
 
 def may_be_back_matter(title: str, learned: frozenset[str], level: int = 2) -> bool:
-    """Whether the heading, folded, may stand over references or links; ``learned`` are those of the wiki."""
+    """Whether the folded heading may introduce references or links. ``learned`` are those of the wiki."""
     if not _depends_on_learned(title, level):
         return _is_certain(title) or (level != _LEVEL_OF_LINE and title in BACK_MATTER_IF_LISTED)
     return is_learned(title, learned)
@@ -100,16 +100,16 @@ def _depends_on_learned(title: str, level: int) -> bool:
 
 
 def is_learned(title: str, learned: frozenset[str]) -> bool:
-    """Whether the heading, folded, or one of two headings in it, is one of ``learned``.
+    """Whether the folded heading, or one of two headings in it, is in ``learned``.
 
-    "Nūruodis i olūti" (references and sources) is one when the first of them was learned.
+    "Nūruodis i olūti" (references and sources) counts if the first of them was learned.
     """
     return bool(learned) and not learned.isdisjoint(_AND.split(title))
 
 
 @lru_cache(maxsize=10_000)
 def _is_certain(title: str) -> bool:
-    """Whether the heading always introduces back matter; "References and literature" is two headings."""
+    """Whether the heading always introduces back matter. "References and literature" is two headings."""
     if title in BACK_MATTER:
         return True
     parts = [part for part in _AND.split(title) if part]
@@ -135,7 +135,7 @@ def _is_listed(lines: list[str]) -> bool:
     """Whether list items make up at least half of the text."""
     listed = total = 0
     for line in lines:
-        # The first line of a marked one is the item or heading; what follows is a paragraph again.
+        # The first line of a marked paragraph is the item or heading. The rest is a normal paragraph.
         marked, _, rest = line.partition(SOFT) if line[:1] in LINE_MARKS else ("", "", line)
         item = 0 if line[:1] == HEADING else _length(marked)
         listed += item

@@ -1,7 +1,7 @@
-"""What a dropped template or note leaves: empty brackets, doubled marks, and holes in sentences.
+"""Repairs what a dropped template or note leaves: empty brackets, doubled marks, and holes in sentences.
 
-A template of unknown text may have been a footnote, which nobody misses, or a word of the sentence. What
-stands on both sides of it tells.
+A template of unknown text may have been a footnote, which can be omitted, or a word of the sentence. The text
+on both sides of it decides.
 """
 
 import re
@@ -22,7 +22,7 @@ _OPEN, _CLOSE = r"(\[（［【〔", r")\]）］】〕"
 _BRACKET = re.compile(f"([{_OPEN}])([^{_OPEN}{_CLOSE}]*+)([{_CLOSE}])")
 _BRACKET_PART = re.compile("([,;，；、،؛/|=•·])")
 _QUOTED = re.compile(f'["“„«「『‘‹]\\s*+[{HOLE}{GAP}][{HOLE}{GAP}\\s]*+["”“»」』’›]')
-# One class in front, by which the engine skips over the rest of a line.
+# A leading character class lets the engine skip the rest of a line.
 _DOUBLED_MARK = re.compile(
     f"[,;:，、،؛.](?:(?<!\\.)\\s*+{GAP}[{GAP}\\s]*+(?=[,;.，、。،؛)）])"
     f"|(?<=\\.)\\s*+{GAP}[{GAP}\\s]*+(?=\\.))"
@@ -34,26 +34,26 @@ _NO_SPACE_BEFORE = frozenset(",.;:!?)]}%،؛؟。，、：；！？）」』”�
 _NO_SPACE_AFTER = frozenset("([（「『“„«")
 _PARTNERS = {"“": "„", "«": "»"}
 _SENTENCE_END = frozenset('.!?:;…。！？：；।॥۔؟։።။།"”»」』)）]')
-# No sentence begins with one of these: what stands before it is missing.
+# No sentence begins with one of these, so the text before it is missing.
 _CONTINUING_MARKS = frozenset(",;:，、；：،؛")
-# Of these, the marks after which a sentence continues.
+# Marks after which a sentence continues.
 _GOES_ON = frozenset(',:;)"]：；')
 _FULL_STOPS = frozenset(".!?…。！？।॥۔؟։።")
-# Japanese and Chinese endings of a verb or an adjective: what is between one and a full stop is a note.
+# Japanese and Chinese endings of a verb or an adjective. Text between one of them and a full stop is a note.
 _COMPLETE = frozenset("たるだすい了")
 # "lies at", "steht bei": a sentence is broken without the text after such a word.
 _SHORT_WORD = re.compile("(?<!\\S)[^\\W\\d_]{1,3}$")
 _LAST_LETTERS = re.compile("(?<![^\\W_])[^\\W\\d_]{1,4}$")
-# What directly precedes a template that shows a value, not a footnote.
+# Text directly before a template that shows a value, not a footnote.
 _VALUE_FOLLOWS = frozenset("([{（「『“„«‹\"'’ʼ‘=<>≈~≤≥±+×-–—−/$€£¥₽₹:№#@°%：־\u200c\u200d")
-# An ending that is joined by a mark: "NATO:n", "MOL-ban", "İzmir'de".
+# An ending that is attached with a mark: "NATO:n", "MOL-ban", "İzmir'de".
 _JOINED_ENDING = re.compile("[-:'’‐‑][^\\W\\d_]")
 _MAX_BRACKET = 240
 _MAX_LABEL_WORDS = 3
 
 
 def mend(line: str, lang: str, in_list: bool) -> str:
-    """``line`` without empty brackets, quotation marks and doubled marks; holes that are real stay marked."""
+    """``line`` without empty brackets, quotation marks and doubled marks. Real holes stay marked."""
     for _ in range(4):
         repaired = _BRACKET.sub(_repair_bracket, line)
         if repaired == line:
@@ -67,7 +67,7 @@ def mend(line: str, lang: str, in_list: bool) -> str:
 
 
 def close_gaps(line: str) -> str:
-    """``line`` without gaps: a space where a gap had one, none before a mark or after an opening bracket."""
+    """``line`` without gaps. Keeps the space of a gap, except before a mark or after an opening bracket."""
     first, *pieces = line.split(GAP)
     if not pieces:
         return line
@@ -89,7 +89,7 @@ def close_gaps(line: str) -> str:
 
 
 def _opens(before: str) -> bool:
-    """Whether ``before`` ends with an opening mark; one that may close as well does so behind its partner."""
+    """Whether ``before`` ends with an opening mark. An ambiguous mark closes if its partner precedes it."""
     last = before[-1]
     return last in _NO_SPACE_AFTER and not (last in _PARTNERS and _PARTNERS[last] in before)
 
@@ -117,7 +117,7 @@ def _repair_bracket(match: re.Match[str]) -> str:
 
 
 def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
-    """HOLE where the text around needs what is missing, GAP where it reads well without."""
+    """HOLE if the text around it needs the missing part, or GAP if it reads well without it."""
     line, start, end = match.string, match.start(), match.end()
     gap = match.group()
     leading = gap[: len(gap) - len(gap.lstrip())]
@@ -135,14 +135,14 @@ def _judge(match: re.Match[str], lang: str, in_list: bool) -> str:
 
 
 def _is_hole_at_start(after: str, spaced_after: bool, lang: str) -> bool:
-    """At the start of a sentence stand boxes and anchors, and what the sentence is about."""
+    """Whether a gap at the start of a sentence is a hole. Boxes and anchors are there, but also subjects."""
     if after[0].islower() or after[0] in _CONTINUING_MARKS:
         return True
     return not spaced_after and _is_ending(after, lang)
 
 
 def _is_ending(after: str, lang: str) -> bool:
-    """Whether ``after`` begins with what can only end a word."""
+    """Whether ``after`` begins with text that can only end a word."""
     if unicodedata.category(after[0]) in ("Mn", "Mc") or _JOINED_ENDING.match(after):
         return True
     suffix = SUFFIXES.get(lang)
@@ -150,17 +150,17 @@ def _is_ending(after: str, lang: str) -> bool:
 
 
 def _is_glued_ending(after: str, lang: str) -> bool:
-    """Whether a word without its stem follows; an icon or an anchor is glued to a capital or a number."""
+    """Whether a word without its stem follows. Icons and anchors are attached to a capital or a number."""
     if not after[0].isalnum() or _is_ending(after, lang):
         return True
     if lang in ONLY_LISTED_SUFFIXES or lang in UNSPACED_LANGUAGES:
-        # Where spaces part phrases, one before a template is within a sentence.
+        # If spaces separate phrases, a space before a template is within a sentence.
         return lang in ZERO_WIDTH_SPACED_LANGUAGES
     return not (after[0].isupper() or after[0].istitle() or after[0].isdigit())
 
 
 def _is_hole_at_end(before: str, spaced: bool, in_list: bool, lang: str) -> bool:
-    """At the end of a line a list's items take flags and notes; a sentence does not end without words."""
+    """Whether a gap at the end of a line is a hole. Unlike sentences, list items end with flags and notes."""
     last = before[-1]
     if _is_prefix(before, lang) if not spaced else _leads_on(before[-4:]):
         return True
@@ -182,12 +182,12 @@ def _is_hole_inside(before: str, after: str, spaced_before: bool, spaced_after: 
         return not (spaced_after or is_note)
     if _is_prefix(before, lang):
         return True
-    # Glued to a word and followed by a space or a mark: a footnote.
+    # If it is attached to a word and followed by a space or a mark, it is a footnote.
     return first.isalnum() and not spaced_after
 
 
 def _is_prefix(before: str, lang: str) -> bool:
-    """Whether ``before`` ends with a preposition or an article that is written as part of the next word."""
+    """Whether ``before`` ends with a preposition or an article that is a prefix of the next word."""
     letters = PREFIX_LETTERS.get(lang)
     if letters is None:
         return False
@@ -196,7 +196,7 @@ def _is_prefix(before: str, lang: str) -> bool:
 
 
 def _leads_on(before: str) -> bool:
-    """Whether a short word in lower case ends ``before``, of at least four characters: "at", "bei"."""
+    """Whether ``before``, of at least four characters, ends with a short lowercase word: "at", "bei"."""
     short = _SHORT_WORD.search(before)
     return short is not None and short.group().islower()
 
@@ -205,7 +205,7 @@ def _leads_on(before: str) -> bool:
 
 
 def judge_asides(line: str, lang: str) -> str:
-    """``line`` with a gap or a hole for every text that most sentences do without."""
+    """``line`` with a gap or a hole for every aside, a text that most sentences do not need."""
     line = _BRACKET.sub(_drop_labels, _ENCLOSED_ASIDE.sub(ASIDE, line))
     return _ASIDE.sub(lambda match: _judge_aside(match, lang), line)
 
@@ -228,10 +228,10 @@ def _is_label(part: str) -> bool:
 
 
 def _judge_aside(match: re.Match[str], lang: str) -> str:
-    """HOLE where the sentence is broken without the pronunciation or coordinates, else GAP.
+    """HOLE if the sentence is incomplete without the pronunciation or coordinates, else GAP.
 
-    That is where a word stands before it and a full stop after it, or where a short word in lower case
-    leads to it; between two letters in languages without spaces.
+    It is incomplete if a word precedes it and a full stop follows it, if a short lowercase word leads to it,
+    or if it is between two letters in a language without spaces.
     """
     line, start, end = match.string, match.start(), match.end()
     left, _, right = match.group().partition(ASIDE)
@@ -249,7 +249,7 @@ def _judge_aside(match: re.Match[str], lang: str) -> str:
 
 
 def without_holed_sentences(line: str, lang: str) -> tuple[str, list[str]]:
-    """``line`` without the sentences that have a hole, and these."""
+    """``line`` without the sentences that have a hole, and these sentences."""
     sentences = split_sentences(" ".join(line.split()), lang)
     kept = [sentence for sentence in sentences if HOLE not in sentence]
     holed = [sentence for sentence in sentences if HOLE in sentence]

@@ -1,7 +1,7 @@
-"""Tables whose bars are written with magic words, as they are within the arguments of templates.
+"""Handles tables whose bars are magic words, as in the arguments of templates.
 
-``{{!}}`` is a bar (mediawiki.org Help:Magic words); ``{{(!}}`` and ``{{!)}}`` are templates of most wikis for
-``{|`` and ``|}``. Outside a table they stay as they are: there the bar must not part arguments.
+``{{!}}`` is a bar (mediawiki.org Help:Magic words). ``{{(!}}`` and ``{{!)}}`` are templates of most wikis for
+``{|`` and ``|}``. Outside tables they stay unchanged, because the bar must not separate arguments there.
 """
 
 import re

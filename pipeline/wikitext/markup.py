@@ -1,8 +1,8 @@
-"""The tokens of wikitext: one regular expression, and what each token means.
+"""Defines the tokens of wikitext: one regular expression, and the meaning of each token.
 
-A page is split once by `token_pattern`; every distinct token is classified once (`kind_of`) and remembered.
-Sources: mediawiki.org Help:Formatting, Help:Links, Help:Tables, Markup spec; Sanitizer's list of HTML tags;
-the tags of the extensions that Wikimedia's wikis run.
+`token_pattern` splits a page once. `kind_of` classifies every distinct token once and caches the result.
+Sources: mediawiki.org Help:Formatting, Help:Links, Help:Tables, Markup spec, Sanitizer's list of HTML tags,
+and the tags of the extensions that Wikimedia's wikis run.
 """
 
 import html
@@ -12,7 +12,7 @@ from html.entities import html5
 
 from pipeline.wikitext.wiki_words import HIDDEN_CLASS_STARTS, HIDDEN_CLASSES
 
-# Marks within the text that a page is rendered to; they leave it again when paragraphs are finished.
+# Marks within the rendered text of a page. Finishing the paragraphs removes them.
 HOLE = "\x01"  # a template of unknown text was here
 GAP = "\x02"  # something without text was here
 HEADING = "\x03"  # first in a line: a heading
@@ -21,12 +21,12 @@ ITALIC = "\x05"
 BOLD = "\x06"
 TERM = "\x07"  # first in a line: an item of a definition list
 INDENT = "\x08"  # first in a line: an indented line
-ASIDE = "\x0e"  # a template was here whose text most sentences do without: coordinates, pronunciation
+ASIDE = "\x0e"  # a template was here whose text most sentences do not need: coordinates, pronunciation
 SOFT = "\x0b"  # a line feed within a paragraph
 SUPERSCRIPT = "\x0f"  # what follows is raised
 FORMULA_OPEN, FORMULA_CLOSE = "\x10", "\x11"  # around a formula
 BLANKS = " \t\n\x0b"
-"""What is stripped off an argument: no non-breaking space, which a template puts there to be seen."""
+"""Characters to strip from an argument. Excludes the non-breaking space, which templates add deliberately."""
 LINE_MARKS = frozenset((HEADING, ITEM, INDENT, TERM))
 MARKS = (
     HOLE, GAP, ASIDE, HEADING, ITEM, ITALIC, BOLD, TERM, INDENT, SOFT, SUPERSCRIPT, FORMULA_OPEN,
@@ -50,7 +50,7 @@ COMMENT_OPEN, COMMENT_CLOSE = 19, 20
 VARIANT_OPEN, VARIANT_CLOSE = 21, 22
 SILENT = 23  # shows nothing, but may leave a doubled space
 
-# Groups are repeated within (?>...) and not by )*+, after which Python before 3.11.5 has lost its place
+# Groups repeat within (?>...) instead of with )*+, because Python before 3.11.5 loses its position after that
 # (python/cpython issue 106052).
 _TAG = (
     r"<(?:!--"
@@ -58,7 +58,7 @@ _TAG = (
     r"""|/?[A-Za-z](?>(?:[^<>"'=]++|=[ \t]*+"[^"<\n]*+"|=[ \t]*+'[^'<\n]*+'|["'=])*)>"""
     # ... unless its quotation mark is never closed.
     r"|/?[A-Za-z][^<>]*+>"
-    # The same without its '>', where the name cannot be a word of a comparison ("a <b").
+    # The same without '>', for names that cannot be a word of a comparison ("a <b").
     r"|/?(?:ref|br|div|span|small|center|sup|sub|nowiki|blockquote)(?![A-Za-z0-9])"
     r"""(?>(?:[ \t]+[A-Za-z-]++[ \t]*=[ \t]*(?:"[^"<>\n]*+"|[^\s<>"]++))*))"""
 )
@@ -111,25 +111,25 @@ _SWITCHES = frozenset(
 )
 
 TEXTS: dict[str, str] = {}
-"""What a token of kind NOTHING, LITERAL, LINE or TAG_CLOSE becomes."""
+"""The text for each token of kind NOTHING, LITERAL, LINE or TAG_CLOSE."""
 TAG_NAMES: dict[str, str] = {}
-"""Element name of every tag that has been seen, opening and closing ones."""
+"""Element name of every known opening or closing tag."""
 KINDS: dict[str, int] = {}
-"""Kinds of the tokens that have been seen."""
+"""Kinds of the known tokens."""
 _MAX_REMEMBERED = 50_000
 _generations: list[None] = []
 
 
 @lru_cache(maxsize=2)
 def token_pattern(variants: bool) -> re.Pattern[str]:
-    """The markup tokens as one alternation with one group; ``variants`` adds ``-{`` and ``}-``."""
-    # Every alternative starts with a literal character, which lets the engine skip over plain text.
+    """The markup tokens as one alternation with one group. ``variants`` adds ``-{`` and ``}-``."""
+    # Every alternative starts with a literal character, which lets the engine skip plain text.
     alternatives = "|".join(_ALTERNATIVES + (_VARIANT_ALTERNATIVES if variants else ()))
     return re.compile(f"({alternatives})")
 
 
 def kind_of(token: str) -> int:
-    """The kind of ``token``; its text goes to `TEXTS`, a tag's name to `TAG_NAMES`."""
+    """The kind of ``token``. Stores its text in `TEXTS` and a tag's name in `TAG_NAMES`."""
     kind = KINDS.get(token)
     if kind is None:
         kind, TEXTS[token] = _classify(token)
@@ -138,7 +138,7 @@ def kind_of(token: str) -> int:
 
 
 def forget_if_full() -> bool:
-    """Gives up what is remembered of tokens when it is too much; whether it did. Never within a page."""
+    """Clears the cache of tokens if it is full. Returns whether it did. Never call it within a page."""
     if len(KINDS) <= _MAX_REMEMBERED:
         return False
     for memory in (KINDS, TEXTS, TAG_NAMES):
@@ -148,7 +148,7 @@ def forget_if_full() -> bool:
 
 
 def generation() -> int:
-    """How often tokens were forgotten: what was parsed before cannot be rendered any more."""
+    """How often the cache of tokens was cleared. Text parsed before that can no longer be rendered."""
     return len(_generations)
 
 
@@ -240,7 +240,7 @@ def classes_of(tag: str) -> list[str]:
 
 
 def hidden_class(tag: str) -> str | None:
-    """The class in an opening tag that says that the element holds no running text, or None."""
+    """The class in an opening tag that marks an element without running text, or None."""
     for name in classes_of(tag):
         if name in HIDDEN_CLASSES or name.startswith(HIDDEN_CLASS_STARTS):
             return name
@@ -248,7 +248,7 @@ def hidden_class(tag: str) -> str | None:
 
 
 def _quote_marks(count: int) -> str:
-    """Apostrophes as bold and italic marks; a fourth one and those after the fifth are shown (MediaWiki)."""
+    """Apostrophes as bold and italic marks. As in MediaWiki, a fourth one and those after the fifth show."""
     if count == 2:
         return ITALIC
     shown = "'" if count == 4 else "'" * max(0, count - 5)
@@ -256,12 +256,12 @@ def _quote_marks(count: int) -> str:
 
 
 def _is_switch(word: str) -> bool:
-    """Behaviour switches are written in capitals, in whatever language; Python's __init__ is not."""
+    """Whether the word is a behavior switch, which has capitals in any language, unlike __init__."""
     return word == word.upper() or word.lower() in _SWITCHES
 
 
 def decode_entity(entity: str) -> str:
-    """The character that ``&name;`` or ``&#number;`` stands for; an unknown name stays unchanged."""
+    """The character for ``&name;`` or ``&#number;``. An unknown name stays unchanged."""
     text = html.unescape(entity) if entity[1] == "#" else html5.get(entity[1:], entity)
     if text in "\n\r\t":
         return " "

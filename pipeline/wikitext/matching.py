@@ -1,4 +1,4 @@
-"""Which token closes which: one loop over the tokens of a page with one stack."""
+"""Matches opening with closing tokens in one loop over the tokens of a page with one stack."""
 
 import re
 from bisect import bisect_right
@@ -33,9 +33,9 @@ _OPAQUE = frozenset([RAW_OPEN, COMMENT_OPEN, REFERENCE_OPEN])
 
 
 class ParsedText:
-    """A text split into tokens, and where its constructs end; it is only read by who renders it.
+    """A text split into tokens, and the ends of its constructs. Rendering does not change it.
 
-    ``parts`` are texts and tokens in turn; ``spare`` is copied, since rendering uses it up.
+    ``parts`` alternate between texts and tokens. Rendering copies ``spare``, since it consumes it.
     """
 
     def __init__(self, text: str, pattern: re.Pattern[str], is_hidden_link: Callable[[str], bool]) -> None:
@@ -49,10 +49,10 @@ class ParsedText:
 
 
 class Matches:
-    """Ends of the constructs of a page. A token is named by its number.
+    """Ends of the constructs of a page. Numbers identify the tokens.
 
-    ``close[opening]`` is the closing token; one run of brackets or braces may close several. ``spare[token]``
-    is how many brackets of a run close nothing.
+    ``close[opening]`` is the closing token. One run of brackets or braces may close several constructs.
+    ``spare[token]`` is how many brackets of a run close nothing.
     """
 
     def __init__(self, tokens: Sequence[str], kinds: list[int], spans_lines: Callable[[int], bool]) -> None:
@@ -69,7 +69,7 @@ class Matches:
         self._hidden: dict[str, dict[int, int]] = {}
 
     def run(self) -> None:
-        """Fills ``close`` and ``spare``; a ``{{{`` closed by ``}}`` becomes a ``{{``."""
+        """Fills ``close`` and ``spare``. A ``{{{`` closed by ``}}`` becomes a ``{{``."""
         kinds, stack = self.kinds, self._stack
         resume = 0
         for at, kind in enumerate(kinds):
@@ -123,7 +123,7 @@ class Matches:
             self.close[top] = at
 
     def _close_table(self, at: int) -> None:
-        # '|}' ends a table; '|}}' may be the last, empty argument of a template and its end.
+        # '|}' ends a table. '|}}' may be the last, empty argument of a template and its end.
         braces = self.tokens[at].count("}")
         while self._stack and self.kinds[self._stack[-1]] in _INLINE:
             self._stack.pop()
@@ -136,7 +136,7 @@ class Matches:
             self._close_braces(at, braces - 1)
 
     def _pop_until(self, kinds: frozenset[int]) -> int:
-        """Takes openings off the stack, which then close nowhere, until one of ``kinds``."""
+        """Pops openings, which then stay unclosed, until one of ``kinds``."""
         while True:
             top = self._stack.pop()
             kind = self.kinds[top]
@@ -146,7 +146,7 @@ class Matches:
             self._braces -= kind in _BRACES
 
     def _end_inline(self, at: int) -> None:
-        """Links end with their paragraph, a file's caption only with its section."""
+        """Ends links at the end of their paragraph, and a file's caption at the end of its section."""
         stack = self._stack
         is_heading = HEADING in TEXTS[self.tokens[at]]
         while stack and self.kinds[stack[-1]] in _INLINE and (is_heading or not self._spans_lines(stack[-1])):
@@ -167,7 +167,7 @@ class Matches:
         return self._tag_closes.get(name, [])
 
     def end_of_opaque(self, at: int) -> int | None:
-        """The token that ends the tag or comment opened at ``at``, whatever is between; None if none does."""
+        """The token that ends the tag or comment opened at ``at``, ignoring the content, or None."""
         kind = self.kinds[at]
         name = "!--" if kind == COMMENT_OPEN else TAG_NAMES[self.tokens[at]]
         closes = self._closes_of(name)
@@ -176,14 +176,14 @@ class Matches:
             return None
         end = closes[place]
         if kind == REFERENCE_OPEN:
-            # References do not nest: one that is opened before this one ends was meant to be the next.
+            # References do not nest. If another one opens before this one ends, this one was left unclosed.
             place = bisect_right(self._reference_opens, at)
             if place < len(self._reference_opens) and self._reference_opens[place] < end:
                 return None
         return end
 
     def end_of_hidden(self, at: int) -> int | None:
-        """The token before which the element opened at ``at`` ends; elements of its name may nest."""
+        """The token before which the element opened at ``at`` ends. Elements of its name may nest."""
         name = TAG_NAMES[self.tokens[at]]
         ends = self._hidden.get(name)
         if ends is None:
@@ -191,7 +191,7 @@ class Matches:
         return ends.get(at)
 
     def _match_elements(self, name: str) -> dict[int, int]:
-        # A reading aid may leave out its closing tags (HTML): the next of its siblings ends it.
+        # In HTML, a reading aid may omit its closing tags. Then the next sibling ends it.
         siblings = ("rt", "rp", "rb", "ruby") if name in ("rt", "rp", "rtc") else ()
         ends: dict[int, int] = {}
         open_elements: list[int] = []

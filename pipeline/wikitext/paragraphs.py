@@ -1,4 +1,4 @@
-"""From rendered text with marks (`markup`) to paragraphs: headings, lists, quotes, holes, spaces."""
+"""Turns rendered text with marks (`markup`) into paragraphs: headings, lists, quotes, holes, spaces."""
 
 import re
 from collections import Counter
@@ -27,12 +27,12 @@ from pipeline.wikitext.wiki import WikitextOptions
 
 @dataclass
 class CleanText:
-    """The text of a page and what had to be left out of it."""
+    """The text of a page, and counts of what was left out."""
 
     paragraphs: list[str] = field(default_factory=list)
-    """In order; headings and list items are paragraphs of their own."""
+    """The paragraphs in order. Headings and list items are separate paragraphs."""
     dropped_sentences: int = 0
-    """Sentences left out because a template without known text stood in them."""
+    """Sentences left out because they contained a template of unknown text."""
     dropped_chars: int = field(default=0, compare=False)
     """Characters of these sentences."""
     back_matter_sections: int = field(default=0, compare=False)
@@ -40,34 +40,34 @@ class CleanText:
     back_matter_chars: int = field(default=0, compare=False)
     """Characters of these sections."""
     formula_paragraphs: int = field(default=0, compare=False)
-    """Paragraphs of nothing but formulas that were left out."""
+    """Paragraphs of only formulas that were left out."""
     formula_chars: int = field(default=0, compare=False)
     """Characters of these paragraphs."""
     decided: Counter[str] = field(default_factory=Counter, compare=False)
-    """Calls of templates by what decided how they are shown: user, learned, built_in, unknown."""
+    """Calls of templates by what decided their text: user, learned, built_in, unknown."""
     templates: frozenset[str] = field(default=frozenset(), compare=False)
     """Folded names of the templates that were looked up in the table of the wiki."""
     headings: frozenset[str] = field(default=frozenset(), compare=False)
-    """Folded headings that were looked up in those that the wiki's table has learned."""
+    """Folded headings that were looked up in the learned headings of the wiki's table."""
     plain: bool = field(default=False, compare=False)
-    """Whether they are known to need no more normalizing than to NFC: of all that is invisible they have
-    single spaces only."""
+    """Whether the paragraphs need no normalization except NFC, because their only invisible characters are
+    single spaces."""
 
 
 _DEFAULT = WikitextOptions()
 _EMPTY_BRACKET = re.compile(r"(?<=\s)[(（]\s*[)）]\s?")
 _FORMULA = re.compile(f"{FORMULA_OPEN}[^{FORMULA_OPEN}{FORMULA_CLOSE}]*+{FORMULA_CLOSE}")
-# What stands beside a displayed formula: its number, "(3)", "(Eq. 3a)".
+# The number next to a displayed formula: "(3)", "(Eq. 3a)".
 _FORMULA_NUMBER = re.compile(r"[(（\[](?:[^\W\d_]{1,4}\.\s?)?[^()（）\[\]\s]{1,6}[)）\]]")
 _TERM_PARTS = re.compile(r"\s:\s")
-# What is raised after a digit, a bracket or a variable is a power if it is a number or a variable;
-# after a unit ("m2") and in an ordinal number ("1er") it is written beside.
+# A raised number or variable after a digit, a bracket or a variable is a power. After a unit ("m2") and in an
+# ordinal number ("1er") it stays attached.
 _LETTERS = f"{ITALIC}{BOLD}{FORMULA_OPEN}"
 _POWER = re.compile(
     f"(?:(?<=[0-9)\\]{ITALIC}])|(?<=[^0-9.,]10)[ \u00a0]){SUPERSCRIPT}\\s*+"
     f"(?=[{_LETTERS}]*[-+−–]?[0-9]|[{_LETTERS}]+[^\\W\\d_]|[a-z]\\s?[-+−–*/])"
 )
-# A letter that is no variable is one of an ordinal number: the Catalan "2n".
+# Letters that are not variables belong to an ordinal number, such as the Catalan "2n".
 _POWER_OF_VARIABLE = re.compile(f"(?<=[0-9]){SUPERSCRIPT}(?=[nkxijpq](?![^\\W_]))")
 _N_IS_ORDINAL = ("ca", "oc")
 
@@ -75,9 +75,7 @@ _N_IS_ORDINAL = ("ca", "oc")
 def finish(
     text: str, lang: str, options: WikitextOptions = _DEFAULT, back_matter: frozenset[str] = frozenset()
 ) -> CleanText:
-    """Paragraphs of rendered ``text``; ``back_matter`` are headings of the wiki, in lower case, of lists of
-    links and citations.
-    """
+    """Paragraphs of rendered ``text``. ``back_matter`` are the wiki's lowercase headings of link lists."""
     clean = CleanText()
     lines = text.split("\n")
     if options.back_matter == "drop":
@@ -89,7 +87,7 @@ def finish(
         body = line
         mark = line[:1]
         if mark in LINE_MARKS:
-            # What such a line says ends with it; the next line is a paragraph again.
+            # Such a line is complete. The next line is a normal paragraph.
             marked, _, body = line[1:].partition(SOFT)
             for part in _marked_line(mark, marked, options):
                 _finish_line(part, lang, options, True, clean)
@@ -100,7 +98,7 @@ def finish(
 
 
 def _finish_page(clean: CleanText) -> None:
-    """White space of other kinds, empty brackets and paragraphs without a word: of all paragraphs at once."""
+    """Removes other white space, empty brackets and wordless paragraphs, in all paragraphs together."""
     page = " ".join(clean.paragraphs)
     clean.plain = is_visible(page)
     if not clean.plain:
@@ -109,7 +107,7 @@ def _finish_page(clean: CleanText) -> None:
         clean.plain = is_visible(page)
     if " ()" in page or " ( )" in page or "（" in page or "）" in page:
         clean.paragraphs = [_EMPTY_BRACKET.sub("", line) for line in clean.paragraphs]
-        clean.plain = False  # There may be a space at the end.
+        clean.plain = False  # A space may remain at the end.
     clean.paragraphs = [line for line in clean.paragraphs if len(line) > 3 or any(map(str.isalnum, line))]
 
 
@@ -127,7 +125,7 @@ def _heading(line: str, kept: bool) -> str:
     body = line.strip(f" \t{GAP}{HOLE}")
     title = body.strip("=")
     if not body.endswith("=") or not title.strip():
-        # Not a heading after all: a paragraph that begins with '='.
+        # This is not a heading, but a paragraph that begins with '='.
         return body if title.strip() else ""
     return title if kept else ""
 
@@ -165,7 +163,7 @@ def _finish_line(line: str, lang: str, options: WikitextOptions, in_list: bool, 
 
 
 def _only_formulas(line: str) -> bool:
-    """Whether no word stands beside the formulas of ``line``."""
+    """Whether ``line`` has formulas but no words."""
     rest, count = line, 1
     while count:
         rest, count = _FORMULA.subn(" ", rest)
@@ -176,10 +174,10 @@ def _only_formulas(line: str) -> bool:
 
 
 def _resolve_bold(line: str) -> str:
-    """Removes bold marks; where bold and italic are both unbalanced, one ``'''`` was ``'`` and ``''``.
+    """Removes bold marks. If bold and italic are both unbalanced, one ``'''`` was ``'`` and ``''``.
 
-    MediaWiki's rule (Parser::doQuotes), by line: the first one after a word of one letter ("l'''amour''"),
-    else the first after a longer word, else the first after a space.
+    Follows MediaWiki's rule for a line (Parser::doQuotes): the first one after a one-letter word
+    ("l'''amour''"), else the first after a longer word, else the first after a space.
     """
     if line.count(BOLD) % 2 and line.count(ITALIC) % 2:
         parts = line.split(SOFT)

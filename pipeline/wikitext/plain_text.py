@@ -1,8 +1,8 @@
-"""Wikitext to the text that a reader sees: one split into tokens, one matching loop, one rendering loop.
+"""Converts wikitext to the text that a reader sees: a split into tokens, a matching loop, a rendering loop.
 
-A page is split once by the alternation of `markup`. `matching` finds with one stack where each construct
-ends; `rendering` then jumps over what is not shown and never looks at it, so time grows linearly with the
-page, also for hostile ones. What is never closed costs at most its paragraph.
+The regular expression in `markup` splits the page once. `matching` finds the end of each construct with one
+stack. `rendering` then skips hidden parts without reading them, so the time is linear in the size of the
+page, even for hostile pages. An unclosed construct affects at most its paragraph.
 """
 
 from pipeline.wikitext.magic_tables import without_magic_tables
@@ -25,9 +25,9 @@ def plain_text(
     templates: TemplateTable = NO_TEMPLATES,
     title: str = "",
 ) -> CleanText:
-    """The paragraphs of the page ``title`` of the wiki ``site``; ``templates`` are the wiki's own.
+    """The paragraphs of the page ``title`` of the wiki ``site``. ``templates`` are the wiki's templates.
 
-    Raises ConfigError when ``options.template_rules`` names a file that is missing or wrong.
+    Raises ConfigError if ``options.template_rules`` names a missing or invalid file.
     """
     wiki = wiki_of(site, options, templates)
     for mark in MARKS:

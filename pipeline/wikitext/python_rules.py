@@ -7,10 +7,10 @@ A plug-in is a mapping of template names to functions::
         "infobox*": lambda arguments: "",
     }
 
-The config names it as ``extraction.template_functions: "my_rules:RULES"``. Names are written as in the YAML
-rules: in lower case, with a ``*`` at the start or end for all names that end or start so. A function gets the
-arguments of a call (pipeline.wikitext.templates.rule.Arguments) and returns its text: '' shows nothing, None
-is an unknown text.
+The config names it as ``extraction.template_functions: "my_rules:RULES"``. As in the YAML rules, names are
+lowercase, and a ``*`` at the start or end matches any beginning or end. A function gets the arguments of a
+call (pipeline.wikitext.templates.rule.Arguments) and returns its text. '' shows nothing, and None is an
+unknown text.
 """
 
 from collections.abc import Mapping
@@ -31,18 +31,18 @@ class OverlaidRules:
         self._over, self._under = over, under
 
     def find(self, name: str) -> Rule | None:
-        """The rule of a template by its name in lower case, with spaces for '_'; None without one."""
+        """The rule of a template by its lowercase name with spaces for '_', or None without a rule."""
         rule = self._over.find(name)
         return self._under.find(name) if rule is None else rule
 
 
 @lru_cache(maxsize=8)
 def load_python_rules(plugin: str) -> TemplateRules:
-    """The rules of a plug-in. Raises ConfigError when it is not a mapping of names to functions."""
+    """The rules of a plug-in. Raises ConfigError if it is not a mapping of names to functions."""
     rules = load_plugin(plugin, _FIELD, Mapping).object
     for name, rule in rules.items():
         if not isinstance(name, str) or not callable(rule):
-            raise ConfigError(f"{_FIELD}: {plugin}: {name!r} must be the name of a template with a function")
+            raise ConfigError(f"{_FIELD}: {plugin}: {name!r} must be a template name with a function")
     return TemplateRules({name.strip().lower(): _checked(plugin, name, rule) for name, rule in rules.items()})
 
 

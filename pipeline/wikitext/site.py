@@ -1,4 +1,4 @@
-"""What a wiki calls its namespaces: read from the dump's ``<siteinfo>``, completed with English names."""
+"""The names of a wiki's namespaces, from the dump's ``<siteinfo>`` and the English names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ _ENGLISH = {
 
 
 def fold_prefix(name: str) -> str:
-    """A namespace or interwiki prefix as it is compared: lower case, '_' and runs of spaces as one space."""
+    """A namespace or interwiki prefix for comparison: lowercase, one space for '_' and runs of spaces."""
     return " ".join(name.replace("_", " ").split()).lower()
 
 
@@ -50,7 +50,7 @@ class SiteInfo:
         files, categories = file_and_category_names(self.lang)
         templates = (TEMPLATE_NAMESPACES[self.lang],) if self.lang in TEMPLATE_NAMESPACES else ()
         local = {FILE: files, CATEGORY: categories, TEMPLATE: templates}
-        # Later ones win: what the dump says about itself is never overruled.
+        # Later names win, so that the names in the dump take precedence.
         for source in (_ENGLISH, local, self.namespaces):
             for number, names in source.items():
                 prefixes.update({fold_prefix(name): number for name in names if name})
@@ -71,16 +71,16 @@ class SiteInfo:
         return cls(lang, dbname, read)
 
     def namespace_of_prefix(self, prefix: str) -> int | None:
-        """Number of the namespace that ``prefix`` (text before ':') names, or None."""
+        """Number of the namespace for ``prefix`` (text before ':'), or None."""
         return self._prefixes.get(fold_prefix(prefix))
 
     def namespace_of_title(self, title: str) -> int:
-        """Number of the namespace of a full page title; 0 where the text before ':' names none."""
+        """Number of the namespace of a full page title, or 0 without a namespace prefix."""
         prefix, colon, _ = title.partition(":")
         number = self.namespace_of_prefix(prefix) if colon else None
         return MAIN if number is None else number
 
     def is_interlanguage(self, prefix: str) -> bool:
-        """Whether ``[[prefix:Title]]`` is a link to another language's edition, shown beside the page."""
+        """Whether ``[[prefix:Title]]`` is an interlanguage link, which appears outside the text."""
         code = fold_prefix(prefix)
         return code in WIKI_CODES and code != self.lang and code not in self._prefixes

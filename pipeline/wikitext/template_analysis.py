@@ -1,8 +1,8 @@
-"""What the templates of a wiki show, learned from their own wikitext.
+"""Learns what the templates of a wiki show from their own wikitext.
 
-Every template that articles use is expanded three times with arguments that are only marks: with all that it
-asks for, with numbered ones alone, and with none. What comes out says which arguments are shown, and whether
-anything is. Nothing depends on the order of the templates, and each expansion is bounded.
+Every template that articles use is expanded three times with marks as arguments: with all that it reads, with
+numbered ones only, and with none. The result shows which arguments the template shows, and whether it shows
+anything. The result does not depend on the order of the templates, and each expansion is bounded.
 """
 
 import re
@@ -37,12 +37,12 @@ from pipeline.wikitext.wiki_words import ASIDE_CLASSES
 _MAX_ROUNDS = 4
 _MAX_HOPS = 5
 _MAX_FAMILY = 300
-"""Templates that one computed name ("lang-" and an argument) may stand for."""
+"""Maximum number of templates for one computed name ("lang-" and an argument)."""
 _MAX_PROBE_CALLS, _MAX_PROBE_CHARS = 2_000, 400_000
 _MODES = ("all", "numbered", "none")
 _NUMBERED = tuple("12345")
 
-# Marks of private use around the name of an argument.
+# Private-use characters around the name of an argument.
 _OPEN, _CLOSE = "\ue000", "\ue001"
 _ARGUMENT = re.compile(f"{_OPEN}([^{_OPEN}{_CLOSE}]*){_CLOSE}")
 _BRACED = re.compile(r"\{\{\{([^{}]*)\}\}\}")
@@ -79,11 +79,11 @@ _FLAVOURS: tuple[tuple[Kind, tuple[str, ...]], ...] = (
 
 @dataclass
 class Analysis:
-    """A table, and what was seen on the way to it."""
+    """A table, and counts from its analysis."""
 
     table: TemplateTable
     counts: Counter[str] = field(default_factory=Counter)
-    """Templates by kind, and by what went wrong: missing, redirect loops, too long, unsure."""
+    """Templates by kind, and by problem: missing, redirect loops, too long, unsure."""
 
 
 class _Marks:
@@ -111,7 +111,7 @@ class _Marks:
 
 
 class _Probe(Expansion):
-    """An expansion that remembers what it could not expand, and the bodies that it went through."""
+    """An expansion that records what it could not expand, and the bodies that it expanded."""
 
     def __init__(self) -> None:
         super().__init__(f"{_OPEN}{_PAGE_NAME}{_CLOSE}")
@@ -123,7 +123,7 @@ class _Probe(Expansion):
         self.bodies.append(body.wikitext)
 
     def unknown(self, name: str) -> None:
-        # A name that is made of an argument is known when that is.
+        # A name that contains an argument is known if the argument is.
         if _OPEN not in name and "{{{" not in name:
             self.missing.add(name)
 
@@ -136,7 +136,7 @@ def learn_templates(
 ) -> Analysis:
     """The table of the templates that ``uses`` counts, by folded name.
 
-    ``pages`` are the template pages of the dump, ``back_matter`` the headings that were learned beside them.
+    ``pages`` are the template pages of the dump. ``back_matter`` are the headings learned from it.
     """
     aliases = {name: end for name, page in sorted(pages.items()) if (end := _end_of_redirects(page, pages))}
     total = _uses_by_template(pages, uses, aliases)
@@ -157,7 +157,7 @@ def learn_templates(
 
 
 def _end_of_redirects(page: Included, pages: Mapping[str, Included]) -> str:
-    """Where a redirect ends; '' for a page that is none, and for one that leads in a circle or too far."""
+    """The final target of a redirect, or '' if it is not a redirect, forms a loop, or is too long."""
     target = page.redirect
     for _ in range(_MAX_HOPS):
         following = pages.get(target)
@@ -170,7 +170,7 @@ def _end_of_redirects(page: Included, pages: Mapping[str, Included]) -> str:
 def _uses_by_template(
     pages: Mapping[str, Included], uses: Mapping[str, int], aliases: Mapping[str, str]
 ) -> Counter[str]:
-    """Calls of each template, those through redirects and in other cases of the letters included."""
+    """Calls of each template, including those through redirects and with other capitalization."""
     lower = {name.lower(): name for name in sorted(pages, reverse=True)}
     total: Counter[str] = Counter()
     for name, count in sorted(uses.items()):
@@ -180,12 +180,12 @@ def _uses_by_template(
 
 
 def _callees(body: str, names: list[str]) -> list[str]:
-    """Folded names of the templates that ``body`` may call; ``names`` are those of all, in order."""
+    """Folded names of the templates that ``body`` may call. ``names`` are all names, in order."""
     found: list[str] = []
     for match in _CALLEE.finditer(body):
         name = fold_name(match[1].removeprefix(":"))
         if match[2]:
-            # What follows is computed: all that begin like it.
+            # The rest of the name is computed, so take all names with this beginning.
             start = bisect_left(names, name)
             family = islice(names, start, start + _MAX_FAMILY)
             found += takewhile(lambda other, name=name: other.startswith(name), family)  # type: ignore[misc]
@@ -195,7 +195,7 @@ def _callees(body: str, names: list[str]) -> list[str]:
 
 
 def _closure(used: Iterable[str], pages: Mapping[str, Included], aliases: Mapping[str, str]) -> list[str]:
-    """The templates that are used and those that they may call, without redirects, in order."""
+    """The used templates and those that they may call, without redirects, in order."""
     names = sorted(pages)
     found: set[str] = set()
     queue = sorted(used)
@@ -212,7 +212,7 @@ def _closure(used: Iterable[str], pages: Mapping[str, Included], aliases: Mappin
 
 
 def _reachable(used: Iterable[str], entries: Mapping[str, Entry], aliases: Mapping[str, str]) -> set[str]:
-    """The templates that are used, and those that are called when these are expanded."""
+    """The used templates, and those that their expansions call."""
     names = sorted({*entries, *aliases})
     found: set[str] = set()
     queue = [name for name in used if name in entries]
@@ -228,8 +228,9 @@ def _reachable(used: Iterable[str], entries: Mapping[str, Entry], aliases: Mappi
 def _judge_all(
     bodies: Mapping[str, Included], aliases: Mapping[str, str], site: SiteInfo
 ) -> dict[str, Entry]:
-    """What every template shows. One that calls a template of unknown text is judged again when more is
-    known of that: a hand-made rule may show it.
+    """What every template shows.
+
+    If a template calls one of unknown text, it is judged again later, because a handwritten rule may show it.
     """
     entries = {name: _of_beginning(name, page) for name, page in bodies.items()}
     pending = [name for name, page in bodies.items() if not page.too_long]
@@ -245,7 +246,7 @@ def _judge_all(
 
 
 def _of_beginning(name: str, page: Included) -> Entry:
-    """Analyzes a template before its expansion, or one that is too long, by its first element."""
+    """Judges a template by its first element, before its expansion or if it is too long."""
     if not page.too_long:
         return Entry(name, "text", True, page.body)
     kind = _kind_of_classes(page.body)
@@ -259,7 +260,7 @@ def _judge(name: str, body: str, wiki: Wiki) -> Entry:
         probe = _Probe()
         probe.open.append(name)
         text = Page(wiki.parse_body(body), wiki, probe, _Marks(mode)).text()
-        # An argument that is missing and has no default would be shown if it were given.
+        # The template would show an argument that is missing and has no default if it were given.
         texts.append(_LAYOUT.sub(" ", _BRACED.sub(f"{_OPEN}\\1{_CLOSE}", text)).strip(" "))
         begins_indented = text.lstrip(f"\n{SOFT} ").startswith(INDENT)
         missing |= probe.missing
@@ -280,13 +281,13 @@ def _judge(name: str, body: str, wiki: Wiki) -> Entry:
 
 
 def _kind(texts: list[str], bodies: str, indented: bool) -> tuple[Kind, bool]:
-    """The kind of a template by what its expansions show and by the wikitext they went through."""
+    """The kind of a template from the results of its expansions and from the expanded wikitext."""
     if not any(texts):
         if _POSITION.search(bodies):
             return "aside", True
         kind = _kind_of_classes(bodies) or ("reference" if _REFERENCE.search(bodies) else "nothing")
         if kind == "nothing" and _CHOICE.search(bodies):
-            # Which case is shown depends on arguments that a mark does not equal.
+            # The case depends on the value of an argument, which a mark does not match.
             return "value", True
         is_table = kind == "nothing" and _TABLE.search(bodies) is not None
         # A table may be the frame of a quotation.
@@ -311,13 +312,13 @@ def _is_aside(texts: list[str], bodies: str) -> bool:
 
 
 def _points_elsewhere(constant: str) -> bool:
-    """Whether the fixed text of an indented line is that of a hatnote: "→ Main article:"."""
+    """Whether the fixed text of an indented line looks like a hatnote: "→ Main article:"."""
     words = len(_WORD.findall(constant))
     return words > 1 or (words == 1 and _ARROW.search(constant) is not None)
 
 
 def _is_message(texts: list[str], bodies: str) -> bool:
-    """Whether a template says a fixed sentence to readers or editors: "This article is a stub"."""
+    """Whether a template shows a fixed sentence for readers or editors: "This article is a stub"."""
     constant = _ARGUMENT.sub(" ", texts[-1]).replace(HOLE, "")
     words = len(_WORD.findall(constant))
     if not _ARGUMENT.search("".join(texts)) and len(constant) > _MESSAGE_CHARS:
@@ -327,7 +328,7 @@ def _is_message(texts: list[str], bodies: str) -> bool:
 
 
 def _kind_of_classes(bodies: str) -> Kind | None:
-    """The kind that the first element with a telling class is of, or None."""
+    """The kind of the first element whose class indicates a kind, or None."""
     for tag in _OPENING_TAG.findall(bodies):
         name = hidden_class(tag)
         if name is not None:

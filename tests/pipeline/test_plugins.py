@@ -232,7 +232,7 @@ def test_faults_of_template_rules_are_one_line(tmp_path: Path, plugins: str) -> 
     source = {"name": "w", "kind": "wikimedia", "lang": "en", "paths": [str(tmp_path / "enwiki.xml")]}
     for name, message in (
         ("BAD_RULES", "template stress: returned 5, not a text or None"),
-        ("NO_RULES", "'stress' must be the name of a template with a function"),
+        ("NO_RULES", "'stress' must be a template name with a function"),
         ("MaxDigits", "is not a Mapping"),
     ):
         config = config_of(tmp_path, source, extraction={"template_functions": f"{plugins}:{name}"})
