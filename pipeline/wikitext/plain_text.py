@@ -8,8 +8,9 @@ page, even for hostile pages. An unclosed construct affects at most its paragrap
 from pipeline.wikitext.magic_tables import without_magic_tables
 from pipeline.wikitext.markup import MARKS
 from pipeline.wikitext.paragraphs import CleanText, finish
-from pipeline.wikitext.rendering import Expansion, Page
+from pipeline.wikitext.rendering import Page
 from pipeline.wikitext.site import SiteInfo
+from pipeline.wikitext.template_calls import Expansion
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
 from pipeline.wikitext.wiki import WikitextOptions, wiki_of
 

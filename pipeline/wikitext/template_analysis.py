@@ -26,8 +26,9 @@ from pipeline.wikitext.markup import (
     classes_of,
     hidden_class,
 )
-from pipeline.wikitext.rendering import Expansion, Page
+from pipeline.wikitext.rendering import Page
 from pipeline.wikitext.site import SiteInfo
+from pipeline.wikitext.template_calls import Expansion
 from pipeline.wikitext.templates.rule import TemplateBody
 from pipeline.wikitext.templates.table import Entry, Kind, TemplateTable, fold_name
 from pipeline.wikitext.templates.transclusion import Included

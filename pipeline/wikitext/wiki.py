@@ -1,4 +1,4 @@
-"""What all pages of one wiki share: its namespaces, template rules, variants and the options of the run."""
+"""The state that all pages of a wiki share: its namespaces, template rules, variants and options."""
 
 import re
 from collections.abc import Sequence
@@ -19,50 +19,50 @@ from pipeline.wikitext.wiki_words import PAGE_NAME_WORDS
 
 @dataclass(frozen=True)
 class WikitextOptions:
-    """What of a page is kept."""
+    """What to keep of a page."""
 
     headings: Literal["keep", "drop"] = "drop"
-    """Section headings as paragraphs of their own, or left out."""
+    """Whether section headings become separate paragraphs or are dropped."""
     lists: Literal["keep", "drop"] = "keep"
-    """List items as paragraphs of their own, or left out."""
+    """Whether list items become separate paragraphs or are dropped."""
     math: Literal["inline", "tex", "placeholder"] = "inline"
-    """Formulas as their TeX source, or as ``[formula]``; paragraphs of nothing else only with ``tex``."""
+    """Formulas as TeX source or as ``[formula]``. Paragraphs of only formulas stay only with ``tex``."""
     back_matter: Literal["keep", "drop"] = "drop"
-    """Sections of references, links and books, or left out with their heading."""
+    """Whether sections of references, links and books are kept, or dropped with their headings."""
     drop_holed_sentences: bool = True
-    """Drop sentences out of which a template of unknown text was cut; False leaves them with the hole."""
+    """Drop sentences that contain a template of unknown text. False keeps them with the hole."""
     template_rules: str | None = None
     """Path or URI of a YAML file with more template rules (format: pipeline/data/templates.yaml)."""
     template_functions: str | None = None
     """Template rules in Python, as package.module:NAME (pipeline.wikitext.python_rules)."""
 
 
-# What decided how a call is shown, in the order in which they are asked.
+# What decided how to show a call, in order of precedence.
 USER, LEARNED, BUILT_IN, UNKNOWN, FUNCTION = "user", "learned", "built_in", "unknown", "function"
 
 
 class Call(NamedTuple):
-    """How a call is shown."""
+    """How to show a call."""
 
     shown: Shown
     colon: int = 0
-    """The place after the colon of a parser function, 0 for a template."""
+    """The position after the colon of a parser function, or 0 for a template."""
     decided_by: str = FUNCTION
     template: str | None = None
-    """Folded name of the template that was looked up in the table of the wiki, if one was."""
+    """Folded name of the template that was looked up in the table of the wiki, if any."""
 
 
 class Known(NamedTuple):
-    """What is known of a template, as plain values."""
+    """The facts about a template, as plain values."""
 
     decided_by: str
     rule: str = ""
-    """The name of the built-in rule, if that decides."""
+    """The name of the built-in rule, if it decides."""
     shown: Shown = None
-    """How the wiki's own template is shown, if that decides."""
+    """How to show the wiki's own template, if it decides."""
 
 
-# A file whose namespace has a name that we do not know.
+# A file in a namespace with an unknown name.
 _MEDIA_FILE = re.compile(r"(?i)\.(?:jpe?g|png|gif|svg|tiff?|og[gav]|webm|webp|pdf|djvu|mid|mp3|wav|xcf)\s*$")
 _CALL_MODIFIER = re.compile(r"(?i)\s*(?:subst|safesubst|msg|msgnw|raw)\s*:\s*")
 _PAGE_NAMES = frozenset(
@@ -80,7 +80,7 @@ _MAX_BODIES = 4_000
 
 
 class Wiki:
-    """Names, rules, templates and options, with what has been looked up so far."""
+    """Names, rules, templates and options, with a cache of lookups."""
 
     def __init__(
         self, site: SiteInfo, options: WikitextOptions, templates: TemplateTable = NO_TEMPLATES
@@ -105,7 +105,7 @@ class Wiki:
         return self._parsed(wikitext)
 
     def parse_body(self, wikitext: str) -> ParsedText:
-        """The tokens of a template's text, remembered."""
+        """The tokens of a template's text, cached."""
         parsed = self._bodies.get(wikitext)
         if parsed is None or parsed.generation != markup.generation():
             parsed = self._parsed(wikitext)
@@ -118,12 +118,12 @@ class Wiki:
         return ParsedText("\n" + wikitext, self.pattern, self.is_hidden_link)
 
     def is_hidden_link(self, text: str) -> bool:
-        """Whether the link whose text begins with ``text`` shows nothing."""
+        """Whether a link that begins with ``text`` shows nothing."""
         prefix, colon, rest = text.partition(":")
         return bool(colon) and self.hides_link(prefix, rest.partition("|")[0])
 
     def hides_link(self, prefix: str, target: str) -> bool:
-        """Whether ``[[prefix:...]]`` shows nothing in the text: files, categories, other languages."""
+        """Whether ``[[prefix:...]]`` shows nothing, as for files, categories and other languages."""
         hidden = self._hidden.get(prefix)
         if hidden is None:
             namespace = self.site.namespace_of_prefix(prefix)
@@ -137,17 +137,17 @@ class Wiki:
         )
 
     def call(self, texts: Sequence[str], tokens: Sequence[str], opening: int) -> Call:
-        """How the call that token ``opening`` begins is shown."""
+        """How to show the call that begins at token ``opening``."""
         raw = texts[opening + 1].partition("|")[0]
         if not raw.strip() and opening + 1 < len(tokens) and tokens[opening + 1][0] == "\n":
-            # "{{", a line feed, "#if:": the line feed and '#' are one token; or the name on its own line.
+            # In "{{", a line feed, "#if:", the line feed and '#' are one token. Or the name has its own line.
             raw = tokens[opening + 1].strip() + texts[opening + 2].partition("|")[0]
             found = self.call_of(raw)
             return found._replace(shown=None, colon=0) if found.colon else found
         return self.call_of(raw)
 
     def call_of(self, raw: str) -> Call:
-        """The rendering of a call with ``raw`` before the first bar."""
+        """How to show a call with ``raw`` before the first bar."""
         known = self._calls.get(raw)
         if known is None:
             known = self._look_up(raw)
@@ -176,14 +176,14 @@ class Wiki:
             elif head.startswith(_VALUE_WORDS):
                 return Call(None, place)
             elif head.isupper():
-                # {{DEFAULTSORT:...}} and its kin in the wiki's own language.
+                # {{DEFAULTSORT:...}} and related functions in the wiki's language.
                 return Call("")
         elif (variable := self._variable(name)) is not None:
             return Call(variable)
         return self._template(name)
 
     def _variable(self, name: str) -> Shown:
-        """What a magic word without arguments shows; None where ``name`` is none."""
+        """How to show a magic word without arguments, or None for another name."""
         word = PAGE_NAME_WORDS.get(name, name)
         if word in _PAGE_NAMES:
             return PageName(word)
@@ -192,7 +192,7 @@ class Wiki:
         return "0" if word == _NAMESPACE_NUMBER else None
 
     def _template(self, name: str) -> Call:
-        """The user's rules go first, then what was learned for sure, hand-made rules and what is likely."""
+        """Precedence: the user's rules, certain learned entries, handwritten rules, other learned entries."""
         folded = name.lower()
         rule = self._user_rules.find(folded)
         if rule is not None:
@@ -203,7 +203,7 @@ class Wiki:
         return Call(shown, 0, known.decided_by, template)
 
     def known_of(self, template: str) -> Known:
-        """What the table of the wiki and the built-in rules know of a template by its folded name."""
+        """The entry in the table of the wiki, or the built-in rule, for a template's folded name."""
         entry = self.templates.find(template)
         if entry is not None and entry.sure:
             return Known(LEARNED, shown=entry.shown)
@@ -224,11 +224,11 @@ class Wiki:
 
 
 def _fixed(rule: Shown) -> Shown:
-    """Rules that look at no argument are given as their text, so that no argument is split."""
+    """The text of a rule that ignores arguments, so that the call needs no splitting, or the rule itself."""
     return getattr(rule, "fixed", rule)
 
 
 @lru_cache(maxsize=512)
 def wiki_of(site: SiteInfo, options: WikitextOptions, templates: TemplateTable = NO_TEMPLATES) -> Wiki:
-    """The shared state of a wiki. Raises ConfigError when the user's rules are missing or wrong."""
+    """The shared state of a wiki. Raises ConfigError if the user's rules are missing or invalid."""
     return Wiki(site, options, templates)

@@ -1,4 +1,4 @@
-"""Words of the wikis' markup and headings, from ``data/wikis.toml``, which names their sources."""
+"""Words in the wikis' markup and headings, from ``data/wikis.toml``, which names their sources."""
 
 import re
 import tomllib
@@ -13,7 +13,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 TEXT_ARGUMENTS: tuple[str, ...] = _names(_DATA["text_arguments"])
-"""Names of the argument that holds the text of a quotation."""
+"""Names of the argument with the text of a quotation."""
 PAGE_NAME_WORDS: Mapping[str, str] = {
     name.replace("_", " "): word for name, word in _DATA["page_names"].items()
 }
@@ -21,14 +21,14 @@ PAGE_NAME_WORDS: Mapping[str, str] = {
 PREFIX_LETTERS: Mapping[str, frozenset[str]] = {
     lang: frozenset(letters) for lang, letters in _DATA["prefixes"].items()
 }
-"""Language -> letters of which prefixed prepositions and articles consist."""
+"""Language -> letters of prefixed prepositions and articles."""
 _HIDDEN = _DATA["hidden_classes"].split()
 HIDDEN_CLASSES = frozenset(name for name in _HIDDEN if not name.endswith("*"))
-"""Class names, in lower case, of elements that show no running text."""
+"""Lowercase class names of elements without running text."""
 HIDDEN_CLASS_STARTS = tuple(name[:-1] for name in _HIDDEN if name.endswith("*"))
-"""What the names of further such classes begin with."""
+"""Prefixes of other such class names."""
 ASIDE_CLASSES = frozenset(_DATA["aside_classes"].split())
-"""Class names of elements that hold a pronunciation."""
+"""Class names of elements with a pronunciation."""
 
 
 def _headings(text: str) -> frozenset[str]:
@@ -40,12 +40,12 @@ def _headings(text: str) -> frozenset[str]:
 PRONUNCIATION_WORDS: tuple[str, ...] = _names(_DATA["pronunciation_words"])
 """Beginnings of words that announce a pronunciation."""
 BACK_MATTER = _headings(_DATA["back_matter"])
-"""Headings, in lower case, of sections of references, links and books."""
+"""Lowercase headings of sections of references, links and books."""
 BACK_MATTER_IF_LISTED = _headings(_DATA["back_matter_if_listed"]) - BACK_MATTER
-"""Headings of such sections if they hold lists; otherwise the sections are prose."""
+"""Headings of sections that are back matter if they contain lists, and prose otherwise."""
 SUFFIXES: Mapping[str, re.Pattern[str]] = {
     lang: re.compile(pattern) for lang, pattern in _DATA["suffixes"].items()
 }
-"""Language -> what can only end a word."""
+"""Language -> endings that can only end a word."""
 ONLY_LISTED_SUFFIXES = frozenset(_DATA["only_listed_suffixes"].split())
 """Languages whose words have no other endings."""

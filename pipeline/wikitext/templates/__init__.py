@@ -1,1 +1,1 @@
-"""What a template call shows: hand-made rules, parser functions, and what is learned from a dump."""
+"""Determines what a template call shows: handwritten rules, parser functions, and tables from a dump."""

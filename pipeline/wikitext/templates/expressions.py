@@ -1,7 +1,7 @@
-"""The arithmetic of ``{{#expr:}}`` and ``{{#ifexpr:}}``: a small parser, no evaluator of a language.
+"""Parses and evaluates the arithmetic of ``{{#expr:}}`` and ``{{#ifexpr:}}``.
 
-Source: mediawiki.org Help:Extension:ParserFunctions (operators and their precedence). What it does not know,
-gives None.
+Source: mediawiki.org Help:Extension:ParserFunctions (operators and their precedence). Unknown syntax gives
+None.
 """
 
 import math
@@ -34,7 +34,7 @@ def _compare(test: Callable[[Number, Number], bool]) -> Callable[[Number, Number
     return lambda left, right: float(test(left, right))
 
 
-# Operator -> (how tightly it binds, what it does).
+# Operator -> (precedence, function).
 _BINARY: dict[str, tuple[int, Callable[[Number, Number], Number]]] = {
     "or": (1, lambda left, right: float(bool(left) or bool(right))),
     "and": (2, lambda left, right: float(bool(left) and bool(right))),
@@ -68,7 +68,7 @@ _SAME = {"−": "-", "×": "*", "÷": "/"}
 
 
 def evaluate(expression: str) -> Number | None:
-    """The value of an expression, or None when it is empty, too long, undefined or not arithmetic."""
+    """The value of an expression, or None if it is empty, too long, undefined or not arithmetic."""
     tokens = _tokens(expression)
     if not tokens:
         return None
@@ -85,7 +85,7 @@ def show(value: Number) -> str:
 
 
 def _tokens(expression: str) -> list[str]:
-    """The tokens in reverse order, [] when something is none."""
+    """The tokens in reverse order, or [] if the expression contains anything else."""
     text = expression.strip()
     tokens: list[str] = []
     at = 0

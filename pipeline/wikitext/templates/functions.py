@@ -1,4 +1,4 @@
-"""Templates whose text is computed (units, numbers, Roman numerals), and MediaWiki's parser functions.
+"""Computes the text of templates (units, numbers, Roman numerals) and of MediaWiki's parser functions.
 
 Sources: en.wikipedia.org Template:Convert (ranges, composite units), mediawiki.org
 Help:Extension:ParserFunctions and Help:Magic words.
@@ -34,7 +34,7 @@ _NUMBER = re.compile(r"[-−+]?[0-9][0-9.,/+ ]*(?:e[-+]?[0-9]+)?")
 
 
 def convert(arguments: Arguments) -> str | None:
-    """``{{convert|48|m|ft}}`` -> "48 m", ranges and composite units too: the value that was measured."""
+    """``{{convert|48|m|ft}}`` -> "48 m", the original value. Includes ranges and composite units."""
     values = [text for text in arguments.positional() if text]
     if not values:
         return None
@@ -73,7 +73,7 @@ _ROMAN = ((1000, "M"), (900, "CM"), (500, "D"), (400, "CD"), (100, "C"), (90, "X
 
 
 def roman(arguments: Arguments) -> str | None:
-    """``{{rom|14}}`` -> "XIV"; a numeral that is Roman already stays."""
+    """``{{rom|14}}`` -> "XIV". A Roman numeral stays unchanged."""
     text = arguments.get("1")
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:5]) < 4000 or len(text) > 4:
         return text or None
@@ -95,7 +95,7 @@ def unicode_character(arguments: Arguments) -> str | None:
 
 
 def siglo(arguments: Arguments) -> str | None:
-    """Spanish ``{{siglo|XIX||s}}`` -> "siglo XIX"; without the "s" the numeral alone."""
+    """Spanish ``{{siglo|XIX||s}}`` -> "siglo XIX". Without the "s", only the numeral."""
     numeral = arguments.get("1")
     return f"siglo {numeral}" if numeral and arguments.get("3").lower() == "s" else numeral or None
 
@@ -154,7 +154,7 @@ def spanish_date(arguments: Arguments) -> str | None:
 
 
 def as_of(arguments: Arguments) -> str | None:
-    """``{{as of|2020|5}}`` -> "As of May 2020"; "as of" with ``lc``."""
+    """``{{as of|2020|5}}`` -> "As of May 2020", or "as of" with ``lc``."""
     year, month, day = (arguments.get(place) for place in "123")
     if arguments.get("alt"):
         return arguments.get("alt")
@@ -170,22 +170,22 @@ _MUSIC_SIGNS = {
 
 
 def music(arguments: Arguments) -> str | None:
-    """``{{music|flat}}`` -> "♭"; signs without a character of their own are holes."""
+    """``{{music|flat}}`` -> "♭". Signs without a Unicode character are holes."""
     return _MUSIC_SIGNS.get(arguments.get("1").lower())
 
 
 def coordinates(arguments: Arguments) -> str:
-    """``{{coord|48|N|3|W|display=title}}`` shows nothing in the text; else a text that is left out."""
+    """``{{coord|48|N|3|W|display=title}}`` shows nothing in the text. Otherwise it is an aside."""
     return "" if arguments.get("display").lower() in ("title", "t") else ASIDE
 
 
 def superscript(arguments: Arguments) -> str:
-    """``10{{sup|9}}`` is a power, as ``10<sup>9</sup>`` is."""
+    """``10{{sup|9}}`` is a power, like ``10<sup>9</sup>``."""
     return SUPERSCRIPT + (arguments.get("1") or arguments.get("text"))
 
 
 def unsubst(arguments: Arguments) -> str:
-    """``{{#invoke:Unsubst||$B=...}}`` shows what its argument $B holds."""
+    """``{{#invoke:Unsubst||$B=...}}`` shows its argument $B."""
     return arguments.get("$B")
 
 
@@ -213,14 +213,14 @@ FUNCTIONS: dict[str, Rule] = {
     "roman": roman,
     "unichar": unicode_character,
 }
-"""What ``function NAME`` of the rule files may name."""
+"""The functions for ``function NAME`` in rule files."""
 
 
 # --- parser functions: the text after the colon is argument 1 -------------------------------------------
 
 ERROR = HOLE_MARK + FORMULA_OPEN + FORMULA_CLOSE
-"""What ``{{#expr:}}`` gives for what is no expression: a hole that ``{{#iferror:}}`` knows by the empty
-formula behind it, which no page has."""
+"""The result of ``{{#expr:}}`` for an invalid expression: a hole and an empty formula. Pages never contain
+the latter, so ``{{#iferror:}}`` recognizes it."""
 
 
 def _first(arguments: Arguments) -> str:
@@ -247,7 +247,7 @@ def _if_equal(arguments: Arguments) -> str | None:
 
 
 def _same(left: str, right: str) -> bool:
-    """Equal as texts or as numbers."""
+    """Whether both are equal as texts or as numbers."""
     if left == right:
         return True
     return _PLAIN_NUMBER.fullmatch(left) is not None and (
@@ -303,7 +303,7 @@ def _switch(arguments: Arguments) -> str | None:
 
 
 def _tag(arguments: Arguments) -> str:
-    """``{{#tag:ref|...}}`` shows nothing; of the others only those that hold words."""
+    """``{{#tag:ref|...}}`` shows nothing. Other tags show their text if they contain words."""
     return arguments.get("2") if arguments.get("1").lower() in ("poem", "nowiki", "span", "q") else ""
 
 
@@ -351,17 +351,17 @@ PARSER_FUNCTIONS: dict[str, Rule] = {
     "padleft": lambda arguments: _padded(arguments, True),
     "padright": lambda arguments: _padded(arguments, False),
 }
-"""Parser functions by English name that give a text in any language; `LOCALIZED_FUNCTIONS` need that."""
+"""Parser functions by English name whose text is the same in all languages."""
 LOCALIZED_FUNCTIONS: dict[str, Callable[[Arguments, str], str | None]] = {
     "formatnum": format_number,
     "plural": plural,
     "#time": format_time,
 }
-"""Those whose text depends on the language of the wiki."""
+"""Parser functions whose text depends on the language of the wiki."""
 NAMED_FUNCTIONS = frozenset([_switch])
-"""Those whose arguments after the first may have names."""
+"""Parser functions whose arguments after the first may have names."""
 SILENT_PARSER_FUNCTIONS = frozenset(
     "#babel #coordinates #lst #lsth #section #seo anchorencode canonicalurl defaultsort displaytitle "
     "filepath fullurl int localurl urlencode".split()
 )
-"""Parser functions that show nothing. Any other depends on the clock, the page or code: a hole."""
+"""Parser functions that show nothing. All others are holes, because they depend on the time, page or code."""

@@ -1,7 +1,7 @@
-"""Parser functions whose text depends on the wiki's language: numbers, dates and plural forms.
+"""Computes parser functions whose text depends on the wiki's language: numbers, dates and plural forms.
 
 Sources: mediawiki.org Help:Magic words (formatnum, plural), Help:Extension:ParserFunctions (#time), CLDR's
-plural rules. Nothing looks at the clock: a date that is not written out is a hole.
+plural rules. No function uses the current time. A date that is not fully given is a hole.
 """
 
 import re
@@ -33,9 +33,9 @@ _ENGLISH = ("en", "simple")
 
 
 def format_number(arguments: Arguments, lang: str) -> str:
-    """``{{formatnum:1234567.5}}`` as the wiki's language groups it; with ``R`` the plain number again.
+    """``{{formatnum:1234567.5}}`` as the wiki's language groups it. With ``R``, the plain number.
 
-    What is no number stays as it is.
+    Other text stays unchanged.
     """
     text, how = arguments.get("1"), arguments.get("2").upper()
     group, decimal = number_marks(lang)
@@ -71,7 +71,7 @@ def _ascii(text: str, lang: str) -> str:
 
 
 def plural(arguments: Arguments, lang: str) -> str | None:
-    """``{{plural:3|page|pages}}``: the form for a number; None where the language has rules unknown here."""
+    """``{{plural:3|page|pages}}``: the form for a number, or None if the language's rules are unknown."""
     number, *forms = arguments.positional()
     if not _WHOLE.fullmatch(number):
         return None
@@ -114,7 +114,7 @@ def _plural_place(count: int, lang: str) -> int:
 
 
 def format_time(arguments: Arguments, lang: str) -> str | None:
-    """``{{#time:j F Y|1990-05-02}}`` -> "2 May 1990"; None for a date that depends on the clock."""
+    """``{{#time:j F Y|1990-05-02}}`` -> "2 May 1990". None for a date that depends on the current time."""
     when = _parse_date(arguments.get("2"))
     if when is None:
         return None
@@ -132,7 +132,7 @@ def format_time(arguments: Arguments, lang: str) -> str | None:
 
 
 _When = tuple[int, int | None, int | None]
-"""Year, month and day; None for what the date leaves to the clock."""
+"""Year, month and day. None for each part that depends on the current time."""
 
 
 def _parse_date(text: str) -> _When | None:
@@ -154,7 +154,7 @@ def _parse_date(text: str) -> _When | None:
 
 
 def _month_number(name: str) -> int:
-    """1 to 12 of an English name or its first letters; 0 for any other word."""
+    """The number (1 to 12) of an English month name or its first letters, or 0 for any other word."""
     for number, month in enumerate(MONTHS["en"], 1):
         if month.lower().startswith(name.lower()):
             return number
@@ -174,7 +174,7 @@ def _date_part(token: str, when: _When, lang: str) -> str | None:
 
 
 def _name(token: str, when: date, lang: str) -> str | None:
-    """The month or the day of the week; short forms, and days, in English only."""
+    """The name of the month or the day of the week. Short forms and days are in English only."""
     names = MONTHS["en"] if lang in _ENGLISH else MONTHS.get(lang) if token == "F" else None
     if names is None:
         return None

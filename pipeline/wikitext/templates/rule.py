@@ -1,4 +1,4 @@
-"""What a template rule is: from the arguments of a call to the text that a reader sees."""
+"""Defines template rules, which turn the arguments of a call into the text that a reader sees."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,32 +6,32 @@ from typing import Protocol
 
 
 class Arguments(Protocol):
-    """The arguments of one call, each rendered to text when it is first asked for."""
+    """The arguments of one call. Each is rendered to text on first access."""
 
     def get(self, name: str) -> str:
-        """Text of the argument ``name`` (a number for positional ones), stripped; '' if missing."""
+        """Stripped text of the argument ``name`` (a number for positional ones), or ''."""
 
     def given(self, name: str) -> str | None:
-        """The same, None if missing; only one that is given by name is stripped."""
+        """As `get`, but None if missing. Strips only named arguments."""
 
     def positional(self) -> list[str]:
         """Texts of the positional arguments."""
 
     def names(self) -> list[str | None]:
-        """The names of all arguments in order; None for one without."""
+        """The names of all arguments in order. None for an argument without a name."""
 
     def at(self, place: int) -> str:
-        """Text of the argument at ``place`` in this order."""
+        """Text of the argument at index ``place`` in this order."""
 
 
 Rule = Callable[[Arguments], str | None]
-"""Gives the text of a call; '' shows nothing; None is a hole: text that we do not know. A rule with an
-attribute ``fixed`` looks at no argument."""
+"""Returns the text of a call. '' shows nothing. None is a hole, which means unknown text. A rule with the
+attribute ``fixed`` ignores the arguments."""
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A rule that looks at no argument."""
+    """A rule that ignores the arguments."""
 
     fixed: str | None
 
@@ -45,7 +45,7 @@ SILENT, HOLE = Fixed(""), Fixed(None)
 
 @dataclass(frozen=True)
 class TemplateBody:
-    """A template's own wikitext, which the page expands with the arguments of the call."""
+    """A template's wikitext, which the page expands with the arguments of the call."""
 
     name: str
     wikitext: str
@@ -53,7 +53,7 @@ class TemplateBody:
 
 @dataclass(frozen=True)
 class PageName:
-    """``{{PAGENAME}}`` and its family; ``word`` is the English magic word."""
+    """``{{PAGENAME}}`` and related magic words. ``word`` is the English magic word."""
 
     word: str
 
@@ -66,4 +66,4 @@ class ModuleCall:
 
 
 Shown = Rule | TemplateBody | PageName | ModuleCall | str | None
-"""How a call is shown: by a rule, a body, the page's title, a fixed text, or None for a hole."""
+"""How to show a call: by a rule, a body, the page's title, a fixed text, or None for a hole."""

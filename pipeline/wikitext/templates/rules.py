@@ -1,7 +1,7 @@
-"""Hand-made rules: templates, modules and parser functions by name, and the text that they give.
+"""Loads handwritten rules for templates, modules and parser functions by name.
 
-The rules are data (``data/templates.yaml``, which explains the format), for templates that no table knows; a
-user's file in the same format takes precedence over both. An unknown call is a hole.
+The rules are data (``data/templates.yaml``, which explains the format) for templates that the wiki's table
+lacks. A user's file in the same format takes precedence over both. An unknown call is a hole.
 """
 
 import re
@@ -28,19 +28,19 @@ from schemas.errors import ConfigError
 
 @dataclass(frozen=True)
 class _Pattern:
-    """Text with ``{1|name}`` (first argument that is not empty) and ``[...]`` (only when filled)."""
+    """Text with ``{1|name}`` (first non-empty argument) and ``[...]`` (only if filled)."""
 
     parts: tuple["str | tuple[str, ...] | _Pattern", ...]
 
     def __call__(self, arguments: Arguments) -> str | None:
-        """The filled pattern; '' for a call without text, a hole if the text is elsewhere."""
+        """The filled pattern. '' for a call without text, and a hole if the text is elsewhere."""
         text, filled = self._fill(arguments)
         if not filled and any(map(arguments.at, range(len(arguments.names())))):
             return None
         return text.strip(BLANKS)
 
     def _fill(self, arguments: Arguments) -> tuple[str, bool]:
-        """The text, and whether any of its arguments had one."""
+        """The text, and whether any of its arguments had text."""
         pieces, filled = [], False
         for part in self.parts:
             if isinstance(part, str):
@@ -69,7 +69,7 @@ class _Formula:
 
 
 def _first_given(arguments: Arguments, names: tuple[str, ...]) -> tuple[str, bool]:
-    """The text of the first name that has one, and whether one has; a default counts, also an empty one."""
+    """The text of the first name with text, and whether there is one. Even an empty default counts."""
     for name in names:
         if name.startswith("="):
             return name[1:], True
@@ -93,7 +93,7 @@ _PATTERN_TOKEN = re.compile(r"(\\[\[\]]|\{[^{}]*\}|\[|\])")
 
 
 def parse_pattern(text: str) -> _Pattern:
-    """Raises ValueError for unbalanced brackets or braces."""
+    """Parses a pattern. Raises ValueError for unbalanced brackets or braces."""
     stack: list[list[Any]] = [[]]
     for token in filter(None, _PATTERN_TOKEN.split(text)):
         if token == "[":
@@ -116,7 +116,7 @@ def parse_pattern(text: str) -> _Pattern:
     return _Pattern(tuple(stack[0]))
 
 
-# A template that shows its first argument may be given it under a name.
+# The names under which a template may get the first argument that it shows.
 _TEXT_ONLY = {"{1}": "{1|text}", "{2}": "{2|text}"}
 _ONE_ARGUMENT = re.compile(r"[^{}]*\{1\}[^{}]*")
 
@@ -149,7 +149,7 @@ class TemplateRules:
         self._ends = _longest_first(name[1:] for name in rules if name.startswith("*"))
 
     def find(self, name: str) -> Rule | None:
-        """The rule of a template by its name in lower case, '_' as space; of a module as "#invoke:name"."""
+        """The rule of a template by its lowercase name with spaces for '_', or of a module "#invoke:name"."""
         rule = self._rules.get(name)
         if rule is not None:
             return rule
@@ -163,11 +163,11 @@ class TemplateRules:
 
 
 _UNKNOWN_FUNCTIONS = frozenset(["grammar"])
-"""Parser functions without "#" whose text is not known: an inflected name."""
+"""Parser functions without "#" whose text, an inflected name, is unknown."""
 
 
 def find_function(name: str, lang: str) -> Rule | None:
-    """The rule of a parser function (``#if``, ``lc``) in a wiki, or None where ``name`` is none."""
+    """The rule of a parser function (``#if``, ``lc``) in a wiki, or None for another name."""
     name = PARSER_FUNCTION_ALIASES.get(name, name)
     if name in SILENT_PARSER_FUNCTIONS:
         return SILENT
@@ -185,7 +185,7 @@ def _longest_first(parts: Iterable[str]) -> list[str]:
 
 @lru_cache(maxsize=512)
 def built_in_rules(lang: str) -> TemplateRules:
-    """The rules that are shipped for the wiki ``lang``."""
+    """The built-in rules for the wiki ``lang``."""
     shipped = resources.files("pipeline").joinpath("data/templates.yaml").read_text("utf-8")
     return _rules_of("templates.yaml", shipped, lang)
 
@@ -238,10 +238,10 @@ def _parse(origin: str, text: str) -> dict[str, Any]:
 def _checked_rule(origin: str, family: str, pattern: object, listed: object) -> Rule:
     where = f"{origin}: rules: {family}: {pattern!r}"
     if not isinstance(pattern, str) or not isinstance(listed, str):
-        raise ConfigError(f"{where}: expected a pattern in quotes and names parted by commas")
+        raise ConfigError(f"{where}: expected a quoted pattern and comma-separated names")
     try:
         return _rule(pattern)
     except KeyError as error:
-        raise ConfigError(f"{where}: no function {error}; there are {', '.join(sorted(FUNCTIONS))}") from None
+        raise ConfigError(f"{where}: no function {error}; use {', '.join(sorted(FUNCTIONS))}") from None
     except ValueError as error:
         raise ConfigError(f"{where}: {error}") from None

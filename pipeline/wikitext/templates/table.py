@@ -1,4 +1,4 @@
-"""What is known of the templates of one wiki: a small table, learned from its dump."""
+"""The table of one wiki's templates, a small table learned from its dump."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,27 +21,27 @@ def fold_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of one template."""
+    """The learned facts about one template."""
 
     name: str
     kind: Kind
-    """``text`` shows its arguments as running text, ``value`` a number, a date, a name or a sign, ``aside``
-    a pronunciation; the others show nothing in the text, or need Lua (``unknown``)."""
+    """``text`` shows its arguments as running text, ``value`` a number, a date, a name or a sign, and
+    ``aside`` a pronunciation. The others show nothing in the text, or need Lua (``unknown``)."""
     sure: bool
-    """Whether all that it shows is known. If not, a handwritten rule takes precedence."""
+    """Whether everything that it shows is known. If not, a handwritten rule takes precedence."""
     body: str | None = None
-    """The wikitext that a call is expanded to. Of kinds that show nothing: a line feed if they part
+    """The wikitext that a call expands to. For kinds that show nothing, a line feed if they separate
     paragraphs, else None."""
     arguments: tuple[str, ...] = ()
-    """Names and numbers of the arguments that are shown."""
+    """Names and numbers of the arguments that it shows."""
     why: str = ""
     """Why it is unknown or unsure."""
     uses: int = 0
-    """Calls in articles, those through redirects included."""
+    """Calls in articles, including those through redirects."""
 
     @property
     def shown(self) -> Shown:
-        """How a call is shown."""
+        """How to show a call."""
         if self.kind in SILENT_KINDS:
             return self.body or ""
         if self.kind == "aside":
@@ -51,14 +51,14 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class TemplateTable:
-    """The templates of a wiki by name, and its redirects among them."""
+    """The templates of a wiki by name, and the redirects to them."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     """By folded name."""
     aliases: Mapping[str, str] = field(default_factory=dict)
     """Folded name of a redirect -> folded name of the template."""
     back_matter: frozenset[str] = frozenset()
-    """Headings, in lower case, whose sections are lists of links or citations."""
+    """Lowercase headings whose sections are lists of links or citations."""
     _lower: dict[str, str] = field(init=False, repr=False)
     _redirects: dict[str, tuple[str, ...]] = field(init=False, repr=False)
 
@@ -73,14 +73,14 @@ class TemplateTable:
         object.__setattr__(self, "_redirects", {name: tuple(found) for name, found in redirects.items()})
 
     def _target(self, name: str) -> str:
-        """The folded name of the template that a call of ``name`` ends at."""
+        """The folded name of the template that a call of ``name`` reaches."""
         folded = fold_name(name)
         if folded not in self.entries and folded not in self.aliases:
             folded = self._lower.get(folded.lower(), folded)
         return self.aliases.get(folded, folded)
 
     def find(self, name: str) -> Entry | None:
-        """What is known of the template that a call names."""
+        """The entry of the template that a call names, or None."""
         return self.entries.get(self._target(name))
 
     def names_of(self, name: str) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""A template's page to what a call of it includes (mediawiki.org Help:Templates, Transclusion)."""
+"""Extracts the text for transclusion from a template's page (mediawiki.org Help:Templates, Transclusion)."""
 
 import re
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from pipeline.wikitext.site import TEMPLATE, SiteInfo
 from pipeline.wikitext.templates.table import fold_name
 
 MAX_BODY_CHARS = 16_384
-"""Only the start of a longer body is analyzed."""
+"""Maximum analyzed characters of a body."""
 MAX_PAGE_CHARS = 2_500_000
-"""A longer page is not looked at; MediaWiki stores no more than 2 MiB."""
+"""Longer pages are ignored. MediaWiki stores at most 2 MiB."""
 _BEGINNING_CHARS = 4_096
 
 _COMMENT = re.compile(r"<!--.*?(?:-->|\Z)", re.S)
@@ -24,17 +24,17 @@ _TARGET = re.compile(r"\[\[\s*:?\s*([^\[\]|#<>{}\n]{1,255})")
 
 @dataclass(frozen=True)
 class Included:
-    """What a template's page says: the text that a call includes, or another template in its place."""
+    """The content of a template's page: the text that a call includes, or the target of a redirect."""
 
     body: str = ""
     redirect: str = ""
-    """Folded name of a redirect's target; empty if the template is not a redirect."""
+    """Folded name of a redirect's target, or empty for other templates."""
     too_long: bool = False
-    """Whether ``body`` is only the beginning of what is included."""
+    """Whether ``body`` is only the beginning of the included text."""
 
 
 def included(wikitext: str, site: SiteInfo) -> Included:
-    """What a call of the template includes; comments and what only its own page shows are left out."""
+    """The text that a call of the template includes, without comments and text for its own page only."""
     if len(wikitext) > MAX_PAGE_CHARS:
         return Included(too_long=True)
     if is_redirect(wikitext):
@@ -56,9 +56,9 @@ def included(wikitext: str, site: SiteInfo) -> Included:
 
 
 def _without_own_page(text: str) -> str:
-    """The parts of ``text`` that are included: those of onlyinclude if there are any, else all but noinclude.
+    """The included parts of ``text``: onlyinclude parts if any exist, else everything except noinclude.
 
-    A noinclude that is never closed reaches to the end; within nowiki these tags are text.
+    An unclosed noinclude extends to the end. Within nowiki these tags are text.
     """
     everywhere: list[str] = []
     only: list[str] = []
@@ -96,7 +96,7 @@ def _redirect_target(wikitext: str, site: SiteInfo) -> str:
 
 
 def template_name(title: str, site: SiteInfo) -> str:
-    """The folded name of the template that a page title names, with or without its namespace."""
+    """The folded name of the template with this page title, with or without its namespace."""
     prefix, colon, rest = title.partition(":")
     if colon and site.namespace_of_prefix(prefix) == TEMPLATE:
         title = rest

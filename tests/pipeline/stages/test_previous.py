@@ -61,9 +61,7 @@ def test_a_build_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    with pytest.raises(
-        ConfigError, match=r"^previous: http://host/corpus: a web server does not list"
-    ) as web:
+    with pytest.raises(ConfigError, match=r"^previous: http://host/corpus: a web server cannot list") as web:
         open_previous(config.model_copy(update={"previous": "http://me:secret@host/corpus?signature=secret"}))
     assert "secret" not in str(web.value)
     assert "no build (no manifest.json)" in refused(tmp_path / "nothing")
