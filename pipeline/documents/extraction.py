@@ -72,7 +72,7 @@ def _read(file: Unit, config: BuildConfig) -> Iterator[RawDocument | StoredPage 
 
 
 def _copied(copy: PageCopy, number: int, file: Unit) -> Iterator[StoredPage | Skip]:
-    """The pages of a file from their copy. The file must be as it was planned, as if it were read."""
+    """The pages of a file from their copy. The file must be unchanged since planning, as for a read."""
     check_size(file.uri, file.size)
     return copy.pages(number, file)
 

@@ -104,7 +104,7 @@ def _check_still(uri: str, planned: int) -> None:
 
 
 def check_size(uri: str, planned: int) -> None:
-    """Raises InputError when a file does not have the size that it was planned with.
+    """Raises InputError if the size of a file has changed since the planning.
 
     Raises FileNotFoundError when it is gone.
     """

@@ -84,7 +84,7 @@ def run_extract(
     """Extracts the unfinished units. Raises InputError that names the faulty file.
 
     ``previous`` are the pages of an earlier build whose texts depend on the same rules. ``copies`` may have
-    pages that stage templates has read, and are removed at the end.
+    pages that stage templates read. This stage removes them at the end.
     """
     units = plan_units(config) if units is None else units
     folder = extract_folder(config, work_uri, units, templates)

@@ -85,17 +85,17 @@ def _load(uri: str, _: str, back_matter: tuple[str, ...]) -> TemplateTable:
 
 @dataclass(frozen=True)
 class PageCopies:
-    """Where stage templates copies the pages that it reads, for stage extract.
+    """Copies of the pages that stage templates reads, for stage extract.
 
-    Only a build with an earlier one makes copies. Without one, the time that they save is not worth their
-    bytes. A copy that is missing makes no difference to the result, since extract reads the dump then.
+    Only a build with an earlier corpus makes copies. Without one, the saved time is not worth the space. A
+    missing copy does not affect the result, because extract then reads the dump.
     """
 
     folder: StageFolder[NoCounts]
 
     @staticmethod
     def create(config: BuildConfig, work_uri: str, units: list[Unit]) -> "PageCopies":
-        """The copies of a build, which depend on its units and on the length at which a page is cut."""
+        """The copies of a build, which depend on its units and on the maximum length of a page."""
         records = [unit.to_record() for unit in units]
         limit = config.extraction.max_page_chars
         return PageCopies(
@@ -104,7 +104,7 @@ class PageCopies:
 
     @contextmanager
     def writer(self, unit: Unit) -> Iterator[PageCopyWriter | None]:
-        """Takes the pages of a unit and commits them at the end. None where a copy saves no time."""
+        """Yields a writer for the pages of a unit, then commits them. None if a copy saves no time."""
         if not is_worth_a_copy(unit):
             yield None
             return
@@ -116,7 +116,7 @@ class PageCopies:
             self.folder.commit(unit.unit_id, [part.finish()], NoCounts())
 
     def find(self, unit: Unit) -> PageCopy | None:
-        """The copy of a unit, if one was made. Raises CorpusError when it is damaged."""
+        """The copy of a unit, or None without one. Raises CorpusError if it is damaged."""
         marker = self.folder.marker(unit.unit_id) if is_worth_a_copy(unit) else None
         if marker is None:
             return None
@@ -149,7 +149,7 @@ class TemplatesResult:
 def run_templates(
     config: BuildConfig, work_uri: str, units: list[Unit], copies: PageCopies | None = None
 ) -> TemplatesResult:
-    """Learns the missing tables, and makes ``copies`` of what it reads.
+    """Learns the missing tables, and writes all pages that it reads to ``copies``.
 
     Raises InputError that names the faulty file.
     """

@@ -1,1 +1,1 @@
-"""WordPiece: from text to ids (`tokenization`), and from word counts to a vocabulary (`training`)."""
+"""WordPiece: converts text to ids (`tokenization`), and word counts to a vocabulary (`training`)."""

@@ -14,7 +14,7 @@ from schemas.vocabulary import CONTINUATION
 
 # Share of an alphabet's letters that must have a subword.
 _ALPHABET_COVERAGE = 0.99999
-# Share of the free places that rare letters and ideographs may fill.
+# Share of the free slots that rare letters and ideographs may fill.
 _ALPHABET_SHARE = 0.5
 # Words per batch, for bounded memory.
 _WORDS_AT_ONCE = 100_000
@@ -27,10 +27,10 @@ class VocabularyError(ConfigError):
 
 @dataclass(frozen=True)
 class Alphabet:
-    """The single characters of a vocabulary, as subwords that start a word and that continue one."""
+    """The single characters of a vocabulary, as subwords that start or continue a word."""
 
     pieces: list[str]
-    # The omitted characters with their counts, the most frequent first, and the forms they would have.
+    # The omitted characters with their counts, most frequent first, and their possible forms.
     rest: list[tuple[str, int]]
     rest_forms: dict[str, list[str]]
     total: int
@@ -41,7 +41,7 @@ class Alphabet:
         return sum(count for _, count in self.rest) / max(self.total, 1)
 
     def widened(self, places: int) -> "Alphabet":
-        """With the most frequent of the rest that fit into ``places`` more places."""
+        """An alphabet with the most frequent omitted characters that fit into ``places`` more slots."""
         pieces, added = list(self.pieces), 0
         for char, _ in self.rest:
             forms = self.rest_forms[char]
@@ -53,7 +53,7 @@ class Alphabet:
         return Alphabet(sorted(pieces, key=_piece_order), self.rest[added:], self.rest_forms, self.total)
 
     def covers(self, words: pa.StringArray) -> npt.NDArray[np.bool_]:
-        """[words] whether each word can be written with these characters."""
+        """[words] whether the alphabet has all characters of each word."""
         opening, inner = np.zeros((2, _CODE_POINTS), bool)
         opening[[ord(piece) for piece in self.pieces if len(piece) == 1]] = True
         inner[[ord(piece[-1]) for piece in self.pieces if _goes_on(piece)]] = True
@@ -69,19 +69,19 @@ class Alphabet:
 
 
 def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
-    """Which characters of these WORD_COUNTS become subwords of their own.
+    """Chooses the characters of these WORD_COUNTS that become subwords.
 
     1. Of every alphabet that occurs (Latin, Devanagari, Thai ...), the most frequent letters that make up
        99.999% of its letters, always. A letter that continues words also becomes an inner subword.
-    2. All other characters (rarer letters, ideographs, syllables, signs), the most frequent first, until the
-       alphabet fills half of the free places.
+    2. All other characters (rarer letters, ideographs, syllables, signs), most frequent first, until the
+       alphabet fills half of the free slots.
 
     Code points break ties between equal counts. Raises VocabularyError when rule 1 alone does not fit.
     """
     both, inner = _count_characters(words)
     needed = _letters_needed(both)
-    # A letter may start a word later even if it never did here. A character that is a word by itself stays
-    # one.
+    # A letter may start a word in other text even if it does not here. A character that is always a word by
+    # itself never continues one.
     forms = {char: [char, CONTINUATION + char] if char in inner else [char] for char in both}
     pieces = [piece for char in needed for piece in forms[char]]
     if len(pieces) > free:
@@ -96,7 +96,7 @@ def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
 
 
 def _count_characters(words: pa.Table) -> tuple[Counter[str], set[str]]:
-    """How often each character occurs, and which characters occur inside a word."""
+    """The count of each character, and the characters that occur inside a word."""
     total = np.zeros(_CODE_POINTS, np.int64)
     inside = np.zeros(_CODE_POINTS, bool)
     for batch in words.to_batches(_WORDS_AT_ONCE):
@@ -117,7 +117,7 @@ def _goes_on(piece: str) -> bool:
 
 
 def _piece_order(piece: str) -> tuple[bool, str]:
-    """Subwords that start a word first, each kind by code point."""
+    """A sort key: first the subwords that start a word, then the others, each by code point."""
     return piece.startswith(CONTINUATION) and piece != CONTINUATION, piece
 
 

@@ -1,7 +1,7 @@
 """BERT's basic tokenization over whole Arrow arrays: clean, fold case, and split text into words.
 
-NumPy looks up the text of a whole batch in the tables of `character_table`. These have the results of the
-`tokenizers` library, so the words are those of BertTokenizerFast by construction, in the library's Unicode
+NumPy looks up the text of a whole batch in the tables of `character_table`. These contain the results of the
+`tokenizers` library, so the words equal those of BertTokenizerFast by construction, for the library's Unicode
 version.
 """
 
@@ -18,9 +18,9 @@ from pipeline.wordpiece.character_table import ALONE, LETTER, CharacterTable
 from pipeline.wordpiece.composition import Codes
 from schemas.arrays import I32, I64
 
-# Text whose distinct words are encoded together.
+# Bytes of text whose distinct words are encoded together.
 CHUNK_BYTES = 1 << 21
-# Text that is split at a time, so that the arrays of 8 bytes a character stay in the CPU caches.
+# Bytes of text to split at a time. The arrays of 8 bytes per character then stay in the CPU caches.
 SLICE_BYTES = 1 << 17
 
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -30,8 +30,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 class Words:
     """The words of consecutive sentences, in order.
 
-    Word i is the next of ``chars`` if ``is_char[i]``, otherwise the entry of ``dictionary`` at the next of
-    ``indices``. Sentence s has the words ``sentence_offsets[s]`` to ``sentence_offsets[s + 1]``.
+    If ``is_char[i]``, word i is the next item of ``chars``, otherwise the entry of ``dictionary`` at the next
+    item of ``indices``. Sentence s has the words ``sentence_offsets[s]`` to ``sentence_offsets[s + 1]``.
     """
 
     is_char: npt.NDArray[np.bool_]
@@ -64,10 +64,10 @@ def chunks(sentences: pa.Array, size: int = CHUNK_BYTES) -> Iterator[pa.Array]:
 
 @dataclass(frozen=True)
 class Spans:
-    """Text with the places of its words, for `split_words` and for shingling."""
+    """Text with the positions of its words, for `split_words` and for shingling."""
 
     codes: Codes
-    # Which characters are letters of words; the others are words by themselves or spaces.
+    # Which characters are letters of words. The others are words by themselves or spaces.
     letters: npt.NDArray[np.bool_]
     # Where each word starts, and which words are single characters by themselves.
     starts: I64
@@ -76,7 +76,7 @@ class Spans:
 
 
 def word_spans(sentences: pa.Array, table: CharacterTable) -> Spans:
-    """The places of the words in a slice of sentences. Nulls count as empty sentences."""
+    """The positions of the words in a slice of sentences. Nulls count as empty sentences."""
     codes, kinds, bounds = table.apply(*code_points(sentences))
     letters = kinds == LETTER
     opens = letters.copy()
@@ -96,7 +96,7 @@ def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
     is_char, chars = [np.zeros(0, bool)], [np.zeros(0, np.uint8)]
     for part in chunks(sentences, SLICE_BYTES):
         spans = word_spans(part, table)
-        # Where each run of letters starts among the letters alone.
+        # The start of each run of letters among only the letters.
         runs = np.compress(~spans.is_char, spans.starts)
         before_runs = np.cumsum(spans.letters, dtype=np.int32).take(runs) - 1
         raw, begin = _raw_words(np.compress(spans.letters, spans.codes), before_runs)
@@ -116,7 +116,7 @@ def split_words(sentences: pa.Array, table: CharacterTable) -> Words:
 
 
 def _strung(offsets: Sequence[I64]) -> I64:
-    """The offsets of several parts, each from 0 to the part's size, as offsets into the whole."""
+    """Converts the offsets of several parts, each from 0 to the part's size, to offsets into the whole."""
     ends = np.cumsum([0, *(part[-1] for part in offsets)])
     moved = [part[1:] + before for part, before in zip(offsets, ends[:-1], strict=True)]
     return np.concatenate((np.zeros(1, np.int64), *moved))
@@ -152,7 +152,7 @@ def _raw_words(letters: Codes, starts: I32) -> tuple[bytes, I64]:
     raw = letters.tobytes().decode("utf-32-le").encode()
     if len(raw) == len(letters):
         return raw, starts.astype(np.int64)
-    # Bytes 10xxxxxx continue a character; all others start one.
+    # Bytes 10xxxxxx continue a character. All others start one.
     return raw, np.flatnonzero((np.frombuffer(raw, np.uint8) & 0xC0) != 0x80).take(starts)
 
 
@@ -165,7 +165,7 @@ def _word_array(raws: Sequence[bytes], begins: Sequence[I64]) -> pa.StringArray:
 
 
 def words_of(text: str, table: CharacterTable) -> list[str]:
-    """The words of one text. For inspection, not for bulk."""
+    """The words of one text. For inspection, not for bulk processing."""
     words = split_words(as_array([text]), table)
     chars, entries = iter(words.chars.tolist()), iter(words.indices.tolist())
     names: Sequence[str] = words.dictionary.to_pylist()

@@ -1,7 +1,7 @@
-"""What BERT's basic tokenizer does to each character, as tables in which NumPy looks up whole texts.
+"""Tables of what BERT's basic tokenizer does to each character, for lookups of whole texts with NumPy.
 
-The tables are computed once: the `tokenizers` library's own BertNormalizer and BertPreTokenizer process every
-code point. For text in NFC their results depend on no context beyond the single character.
+They are computed once by running BertNormalizer and BertPreTokenizer of the `tokenizers` library on every
+code point. For text in NFC the results depend only on the single character.
 """
 
 import unicodedata
@@ -29,13 +29,13 @@ Points = npt.NDArray[np.uint32]
 Accents = Literal["keep", "strip", "strip_letters"]
 
 LETTER, ALONE, SPACE, DROPPED, LONGER = range(5)
-# The bits of the class; the other two bits are hints for NFC.
+# The bits of the class. The other two bits are hints for NFC.
 _CLASS_BITS = 0x3F
-# A Runic letter that nothing else folds to and that folds to itself: it separates the results.
+# A Runic letter that folds to itself and that no other character folds to. It separates the results.
 _SENTINEL = "\u16a0"
-# Planes 4 to 13 have no characters; they behave like letters.
+# Planes 4 to 13 have no characters. They behave like letters.
 _PLANES = (0, 1, 2, 3, 14, 15, 16)
-# Combining diacritical marks for Latin, Greek and Cyrillic; other scripts' marks are letters.
+# Combining diacritical marks for Latin, Greek and Cyrillic. Marks of other scripts are letters.
 _LETTER_MARKS = "[\u0300-\u036f\u0483-\u0487\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]"
 
 
@@ -65,7 +65,7 @@ def normalizer_for(cased: bool, accents: Accents) -> Any:
 
 @dataclass(frozen=True)
 class CharacterTable:
-    """The class of each code point with hints for NFC, and the character it is folded to."""
+    """The class of each code point with hints for NFC, and the character that it folds to."""
 
     kind: npt.NDArray[np.uint8]
     # None when no character changes. A character that becomes several letters (class LONGER) has CODE_POINTS
@@ -105,7 +105,7 @@ class CharacterTable:
         at = np.flatnonzero(kinds == LONGER)
         entries = codes[at].astype(np.int64) - CODE_POINTS
         counts = self.longer_counts.take(entries)
-        # Where each character starts afterwards, and the end of the last one.
+        # The start of each character after the expansion, and the end of the last one.
         begins = np.ones(len(codes) + 1, np.int64)
         begins[0] = 0
         begins[at + 1] = counts
@@ -123,7 +123,7 @@ class CharacterTable:
 
 
 def _without(values: npt.NDArray[Any], places: I64) -> npt.NDArray[Any]:
-    """The values except those at ``places``. If these are few, the ranges between them are copied whole."""
+    """The values except those at ``places``. If these are few, copies whole ranges between them."""
     if len(places) > len(values) >> 8:
         return np.delete(values, places)
     begins = [0, *(places + 1).tolist()]
@@ -165,11 +165,10 @@ def _probe_codes() -> I64:
 
 
 def _answers(normalizer: Any, codes: I64) -> tuple[Points, I64, I64]:
-    """The characters of all results, and where the result for each code point starts and ends.
+    """The characters of all results, and the start and end of the result for each code point.
 
-    Rows of 256 characters that NFC does not change are processed at once: in most rows all characters are
-    removed, stay the same, or are surrounded by spaces. Only the other rows are processed character by
-    character.
+    Rows of 256 characters that NFC does not change are processed together. In most rows, all characters are
+    removed, stay the same, or get spaces around them. Other rows are processed character by character.
     """
     rows = np.split(codes, np.flatnonzero(np.diff(codes >> 8)) + 1)
     hints = composition_hints()
@@ -189,7 +188,7 @@ def _answers(normalizer: Any, codes: I64) -> tuple[Points, I64, I64]:
 
 
 def _width(answer: Points, row: I64) -> int | None:
-    """How many characters the result has for each character of the row; None when it differs."""
+    """The number of characters in the result for each character of the row, or None if it varies."""
     if not len(answer):
         return 0
     if np.array_equal(answer, row):
@@ -200,7 +199,7 @@ def _width(answer: Points, row: I64) -> int | None:
 
 
 def _asked(normalizer: Any, codes: I64, firsts: I64) -> tuple[Points, I64, I64]:
-    """The normalizer's results for runs of code points, and where each result starts and ends."""
+    """The normalizer's results for runs of code points, and the start and end of each result."""
     text = np.insert(codes, firsts, ord(_SENTINEL)).astype(np.uint32)
     answered = normalizer.normalize_str(text.tobytes().decode("utf-32-le"))
     points = np.frombuffer(answered.encode("utf-32-le"), np.uint32)
@@ -224,8 +223,8 @@ def _isolated(points: Points) -> Flags:
     met = np.zeros(CODE_POINTS, bool)
     met[points] = True
     distinct = np.flatnonzero(met).astype(np.uint32).tobytes().decode("utf-32-le")
-    # A character that is not a token by itself mostly has neighbors of its kind. The few others are tested
-    # between letters.
+    # The neighbors of a character that is not a token by itself are mostly of the same kind. The few others
+    # are tested between letters.
     single = sorted({piece for piece, _ in split(distinct) if len(piece) == 1} - {"a"})
     pieces = {piece for piece, _ in split("a" + "a".join(single)) if len(piece) == 1} - {"a"}
     alone = np.zeros(CODE_POINTS, bool)
@@ -235,10 +234,9 @@ def _isolated(points: Points) -> Flags:
 
 @cache
 def prose_table() -> CharacterTable:
-    """The table for comparing texts: lower case, without diacritics and punctuation.
+    """The table for comparing texts: lowercase, without diacritics and punctuation.
 
-    Characters of scripts without spaces between words are words by themselves. Characters outside words
-    become NUL.
+    Each character of a script without spaces between words is a word. Characters outside words become NUL.
     """
     base = character_table(False, "strip_letters")
     classes, hints = base.kind & _CLASS_BITS, base.kind & (COMBINES | COMPOSES)

@@ -1,4 +1,4 @@
-"""Canonical composition (NFC) of text as arrays of code points, only where the text is not in NFC."""
+"""Applies canonical composition (NFC) to arrays of code points, only where the text is not in NFC."""
 
 import unicodedata
 from functools import cache
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from schemas.arrays import I64
 
-# uint8 for text that is all ASCII, else uint32.
+# uint8 for ASCII text, else uint32.
 Codes = npt.NDArray[Any]
 
 CODE_POINTS = 0x110000
@@ -19,10 +19,10 @@ _CODE_BITS, _CODE_MASK = 21, 0x1FFFFF
 
 
 def places_to_compose(text: str, codes: Codes, suspects: I64) -> I64:
-    """The suspect places at which the text is not in NFC.
+    """The suspect positions at which the text is not in NFC.
 
-    This depends on the characters between a place and the last starter before it. These are mostly one or two
-    characters, so distinct pairs are tested first, then triples, and longer runs of marks one by one.
+    This depends on the characters between a position and the last starter before it. These are mostly one or
+    two characters, so distinct pairs are tested first, then triples, and longer runs of marks individually.
     """
     changing = [suspects[:0]]
     for length in (2, 3):
@@ -40,7 +40,7 @@ def places_to_compose(text: str, codes: Codes, suspects: I64) -> I64:
 
 @cache
 def _run_changes(packed: int, length: int) -> bool | None:
-    """Whether NFC changes these characters; None when they do not start with a starter."""
+    """Whether NFC changes these characters, or None if they do not start with a starter."""
     codes = [packed >> (_CODE_BITS * back) & _CODE_MASK for back in reversed(range(length))]
     if unicodedata.combining(chr(codes[0])):
         return None
@@ -55,7 +55,7 @@ def _is_composed(text: str, place: int) -> bool:
 
 
 def compose_at(text: str, bounds: I64, places: I64) -> tuple[Codes, I64]:
-    """The text in NFC. Only the sentences with these places are normalized, which is much faster."""
+    """The text in NFC. Normalizes only the sentences with these positions, which is much faster."""
     lengths = np.diff(bounds)
     parts, done = [], 0
     for number in np.unique(np.searchsorted(bounds, places, side="right") - 1).tolist():

@@ -1,8 +1,8 @@
-"""Tokenizers of Hugging Face (tokenizer.json: WordPiece, BPE or Unigram) in place of an own vocabulary.
+"""Uses Hugging Face tokenizers (tokenizer.json: WordPiece, BPE or Unigram) instead of a trained vocabulary.
 
-Their files stay as they are. Beside them a build writes pieces.txt, which has the vocabulary in WordPiece's
-notation: a piece inside a word begins with ``##``, and the special tokens have the names of BERT's. Masking,
-checks and readers of a corpus need nothing else.
+Their files stay unchanged. In addition a build writes pieces.txt with the vocabulary in WordPiece's notation:
+a piece inside a word begins with ``##``, and the special tokens have BERT's names. Masking, checks and
+readers of a corpus need only this file.
 """
 
 import json
@@ -34,7 +34,7 @@ from schemas.redaction import public_uri
 from schemas.vocabulary import CONTINUATION, SPECIAL_TOKENS
 
 PIECES_NAME = "pieces.txt"
-# Files that transformers keeps beside a tokenizer.json.
+# Files that transformers stores next to a tokenizer.json.
 _BESIDE = (
     "special_tokens_map.json", TOKENIZER_CONFIG_NAME, "added_tokens.json", "vocab.txt", "vocab.json",
     "merges.txt", "sentencepiece.bpe.model", "spiece.model", "spm.model",
@@ -57,27 +57,27 @@ class Encoder(Protocol):
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The pieces, in WordPiece's notation."""
+        """The pieces in WordPiece's notation."""
 
     def encode_batch(self, sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> tuple[I32, I64]:
-        """The concatenated ids of n sentences, and their n + 1 offsets; see WordPieceTokenizer."""
+        """The concatenated ids of n sentences, and their n + 1 offsets. See WordPieceTokenizer."""
 
 
 @dataclass(frozen=True)
 class HubTokenizer:
-    """A tokenizer.json and the files beside it."""
+    """A tokenizer.json and the files next to it."""
 
     files: Mapping[str, bytes]
-    """Name -> content, to be written as they are."""
+    """Name -> content, which the build copies."""
     vocabulary: Vocabulary
     tokenizer: Tokenizer
     leading_space: bool
-    """Whether a sentence needs a space before it, so that its first word is marked as one."""
+    """Whether a sentence needs a leading space, so that the first word gets the mark of a word."""
     blocked: I64
-    """Ids of special tokens, which a text must not give."""
+    """Ids of special tokens, which text must not produce."""
 
     def encode_batch(self, sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> tuple[I32, I64]:
-        """See Encoder. Special tokens in a text are plain text; where they are pieces, they are [UNK]."""
+        """See Encoder. Special tokens in a text are plain text. If they are pieces, they become [UNK]."""
         space = " " if self.leading_space else ""
         texts = [f"{space}{text}" if text else "" for text in as_array(sentences).to_pylist()]
         encoded = [one.ids for one in self.tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
@@ -101,10 +101,10 @@ def open_encoder(uri: str, cased: bool, accents: Accents | None) -> Encoder:
 
 
 def load_hub_tokenizer(uri: str) -> HubTokenizer:
-    """The tokenizer in the file ``uri``, whose special tokens tokenizer_config.json beside it names.
+    """The tokenizer in the file ``uri``. The tokenizer_config.json next to it names its special tokens.
 
-    Raises CorpusError when the file is missing or not a tokenizer, when a special token is missing, or when
-    it does not mark where words begin.
+    Raises CorpusError if the file is missing or not a tokenizer, if a special token is missing, or if it does
+    not mark where words begin.
     """
     try:
         raw = storage.read_bytes(uri)
@@ -136,7 +136,7 @@ def load_hub_tokenizer(uri: str) -> HubTokenizer:
 
 
 def write_hub_tokenizer(folder: str, tokenizer: HubTokenizer) -> str:
-    """Writes all files of the tokenizer; returns the URI of its pieces.txt."""
+    """Writes all files of the tokenizer. Returns the URI of its pieces.txt."""
     for name, content in tokenizer.files.items():
         storage.put_bytes(storage.join(folder, name), content)
     return storage.join(folder, PIECES_NAME)
@@ -164,17 +164,17 @@ def _special_tokens(tokenizer: Tokenizer, settings: Mapping[str, Any], uri: str)
         if token is None:
             listed = " or ".join(candidates)
             raise CorpusError(
-                f"{uri}: has no {listed}; a {field} must be in it, named in {TOKENIZER_CONFIG_NAME} beside it"
+                f"{uri}: has no {listed}; name its {field} in {TOKENIZER_CONFIG_NAME} next to it"
             )
         tokens[ours] = token
     if len(set(tokens.values())) < len(tokens):
-        raise CorpusError(f"{uri}: one token plays two of the parts {', '.join(_ROLES)}")
+        raise CorpusError(f"{uri}: one token has two of the roles {', '.join(_ROLES)}")
     return tokens
 
 
 @dataclass(frozen=True)
 class _Marks:
-    """How a vocabulary marks words: by what continues one (``##``), or by the space before it."""
+    """How a vocabulary marks words: with ``##`` on pieces that continue one, or with the space before it."""
 
     continuation: str | None
     space: str | None
@@ -186,7 +186,7 @@ class _Marks:
         return self.space is not None and not piece.startswith(self.space)
 
     def text(self, piece: str) -> str:
-        """The piece without its mark; bytes of byte-level BPE as text, if they are whole characters."""
+        """The piece without its mark. Bytes of byte-level BPE become text if they are whole characters."""
         mark = self.continuation if self.continues(piece) else self.space
         bare = piece.removeprefix(mark) if mark else piece
         if not bare:
@@ -200,7 +200,7 @@ class _Marks:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """The characters by which byte-level BPE writes bytes (openai/gpt-2, encoder.py, bytes_to_unicode)."""
+    """The characters that represent bytes in byte-level BPE (openai/gpt-2, encoder.py, bytes_to_unicode)."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}
@@ -227,8 +227,9 @@ def _marks(content: Mapping[str, Any], tokenizer: Tokenizer, uri: str) -> _Marks
 def _pieces(
     tokenizer: Tokenizer, marks: _Marks, roles: Mapping[str, str], special: Mapping[str, int]
 ) -> list[str]:
-    """The vocabulary in WordPiece's notation, by id. Ids without a piece, and special tokens without a part
-    in BERT, are [unusedN].
+    """The vocabulary in WordPiece's notation, by id.
+
+    Ids without a piece, and special tokens without a role in BERT, are [unusedN].
     """
     index = tokenizer.get_vocab()
     names = {number: piece for piece, number in index.items()}
@@ -247,9 +248,9 @@ def _pieces(
             text = marks.text(piece)
             misread = not prefix and text.startswith(CONTINUATION)
             odd = "\n" in text or "\r" in text or misread or f"{prefix}{text}" in used
-            # Text that another piece has, or that a reader would take for something else.
+            # The text of another piece, or text that a reader would misinterpret.
             shown = f"{prefix}<{number}>" if odd else f"{prefix}{text}"
-        while shown in used:  # a piece that looks like the substitute of another one
+        while shown in used:  # a piece may look like the substitute of another one
             shown = shown.replace("[unused", "[unused0") if "[unused" in shown else f"{shown}_"
         used.add(shown)
         pieces.append(shown)
@@ -272,7 +273,7 @@ def _needs_space(tokenizer: Tokenizer, content: Mapping[str, Any]) -> bool:
 
 
 def _config(roles: Mapping[str, str]) -> bytes:
-    """A tokenizer_config.json for a tokenizer.json that stands alone."""
+    """A tokenizer_config.json for a tokenizer.json without one."""
     fields = {_ROLES[ours][0]: token for ours, token in roles.items()}
     fields["tokenizer_class"] = "PreTrainedTokenizerFast"
     return (json.dumps(fields, indent=1, sort_keys=True, ensure_ascii=False) + "\n").encode()

@@ -1,4 +1,4 @@
-"""Which words a limit must keep so that no letter is lost: one for each letter that only omitted words have.
+"""Finds words to keep beyond a limit so that no letter is lost: one for each letter of only omitted words.
 
 A letter at the start of a word and one inside it are two forms, since a vocabulary has a subword for each.
 """
@@ -19,9 +19,7 @@ _WORDS_AT_ONCE = 100_000
 
 
 def letters_of(tables: Iterable[pa.Table]) -> Flags:
-    """[forms] whether a word of the tables has each form of a letter: all starting forms, then all inner
-    forms.
-    """
+    """[forms] whether a word of the tables has each form: all starting forms, then all inner forms."""
     seen = np.zeros(2 * _CODE_POINTS, bool)
     for table in tables:
         for forms, _ in _forms(table.select(["word"])):
@@ -30,8 +28,7 @@ def letters_of(tables: Iterable[pa.Table]) -> Flags:
 
 
 def letter_carriers(words: pa.Table, seen: Flags) -> I64:
-    """The rows of ``words`` (word, count), ascending, that are needed for its letters that are not in
-    ``seen``.
+    """The rows of ``words`` (word, count), ascending, that cover its letters missing in ``seen``.
 
     For each letter this is the most frequent word with it. A hash breaks ties.
     """

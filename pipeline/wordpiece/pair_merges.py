@@ -1,13 +1,13 @@
 """Repeatedly merges the most frequent pair of neighboring subwords, as byte-pair encoding does.
 
 Words are one flat array of symbols with links to the left and right. A merge is a few NumPy operations on the
-places of the pair. Late in training most pairs have few places, and a plain loop over them is faster. Both
-give the same result.
+positions of the pair. Late in training most pairs have few positions, and a plain loop over them is faster.
+Both give the same result.
 
-Of millions of pairs, training needs only the most frequent ones. Only pairs with a count of at least
-``_least`` are tracked, with exact counts and places. When none is left, all pairs are counted again and
-``_least`` is lowered. When too many are tracked, it is raised. So the number of tracked pairs stays close to
-the number of subwords made.
+Of millions of pairs, training needs only the most frequent ones. It tracks only pairs with a count of at
+least ``_least``, with exact counts and positions. When no such pair remains, it counts all pairs again and
+lowers ``_least``. When it tracks too many, it raises ``_least``. So the number of tracked pairs stays close
+to the number of subwords made.
 """
 
 import heapq
@@ -24,20 +24,20 @@ from pipeline.wordpiece.basic_tokenization import code_points
 from schemas.arrays import I32, I64, Flags, distinct_values
 from schemas.vocabulary import CONTINUATION
 
-# Places per batch, for bounded memory.
+# Positions per batch, for bounded memory.
 _PLACES_AT_ONCE = 1 << 21
 _WORDS_AT_ONCE = 100_000
-# Up to this many places a loop is faster than NumPy.
+# Up to this many positions a loop is faster than NumPy.
 _FEW = 48
 _PLACE_BYTES = 4
-# Least number of pairs tracked after each count, unless more subwords have been made.
+# Minimum number of pairs to track after each count, unless more subwords have been made.
 _TRACKED = 10_000
 _CODE_POINTS = 0x110000
 
 
 @dataclass(frozen=True)
 class _Grouped:
-    """Places in the order of the pairs that start there: pair i has those from bounds[i] to bounds[i + 1]."""
+    """Positions ordered by the pairs that start there. Pair i has those from bounds[i] to bounds[i + 1]."""
 
     keys: I64
     sums: I64
@@ -45,7 +45,7 @@ class _Grouped:
     bounds: I64
 
     def chosen(self, flags: Flags) -> Iterator[tuple[int, int, bytes]]:
-        """The flagged pairs: key, summed weight, places as 32-bit integers."""
+        """The flagged pairs: key, summed weight, positions as 32-bit integers."""
         numbers = np.flatnonzero(flags)
         begins, ends = self.bounds[numbers].tolist(), self.bounds[numbers + 1].tolist()
         keys, sums = self.keys[numbers].tolist(), self.sums[numbers].tolist()
@@ -57,23 +57,23 @@ class PairMerges:
     """Merges pairs of subwords. Words are in flat arrays whose links skip merged symbols."""
 
     def __init__(self, words: pa.Table, alphabet: list[str]) -> None:
-        """``words`` is WORD_COUNTS with each word once. All words can be written with ``alphabet``."""
+        """``words`` is WORD_COUNTS with each word once. ``alphabet`` covers all words."""
         self._pieces = list(alphabet)
         self._number = {piece: number for number, piece in enumerate(alphabet)}
         self._alphabet = len(alphabet)
         self._lay_out(words)
         self._count: dict[int, int] = {}
-        # The places of a pair as 32-bit integers: an array object for each would take three times as much.
+        # The positions of a pair as 32-bit integers. An array object for each would take three times as much.
         self._places: dict[int, bytes] = {}
         self._heap: list[tuple[int, int]] = []
         # Untracked pairs are rarer than this. With 1, all pairs are tracked.
         self._least = 1 << 62
-        # Upper limit of tracked pairs.
+        # Maximum number of tracked pairs.
         self._most = 0
         self._few = self._single_elements()
 
     def _lay_out(self, words: pa.Table) -> None:
-        """Makes the flat arrays, each in the narrowest type: a letter takes about 8 bytes."""
+        """Makes the flat arrays, each with the narrowest type. A letter takes about 8 bytes."""
         opening, inner = np.full((2, _CODE_POINTS), -1, np.int32)
         for number, piece in enumerate(self._pieces):
             if len(piece) == 1:
@@ -117,7 +117,7 @@ class PairMerges:
         return high | self._symbol[seconds]
 
     def _grouped(self, firsts: I32) -> _Grouped:
-        """The pairs that start at these places, by key."""
+        """The pairs that start at these positions, by key."""
         keys = self._keys(firsts, firsts + self._right[firsts])
         order = np.argsort(keys)
         keys, firsts = keys[order], firsts[order].astype(np.int32, copy=False)
@@ -155,7 +155,7 @@ class PairMerges:
         if rank <= 0:
             return 1
         least = int(np.partition(sums, rank)[rank])
-        # If far too many pairs have exactly this count, only those above it are tracked.
+        # If far too many pairs have exactly this count, track only those above it.
         many = (sums >= least).sum() > 2 * self._wanted() and (sums > least).any()
         return least + 1 if many else least
 
@@ -174,7 +174,7 @@ class PairMerges:
         self._rank_tracked()
 
     def _drop_dead_places(self) -> None:
-        """Packs the arrays without merged symbols and words that are one subword."""
+        """Removes merged symbols, and words that are one subword, from the arrays."""
         stays = (self._symbol >= 0) & ((self._left | self._right) > 0)
         self._few.clear()
         if not stays.all():
@@ -190,13 +190,13 @@ class PairMerges:
         heapq.heappush(self._heap, (-weight, key))
 
     def _track_new(self, firsts: I32) -> None:
-        """Tracks the frequent pairs at these places, which occur nowhere else."""
+        """Tracks the frequent pairs at these positions, which occur nowhere else."""
         grouped = self._grouped(firsts)
         for key, weight, places in grouped.chosen(grouped.sums >= self._least):
             self._track(key, weight, places)
 
     def _track_again(self, piece: int) -> None:
-        """Counts the pairs of a subword again that other merges have already made in other places."""
+        """Counts the pairs of a subword again that other merges have already made elsewhere."""
         places = np.flatnonzero(self._symbol == piece).astype(np.int32)
         befores = (places - self._left[places])[self._left[places] > 0]
         grouped = self._grouped(distinct_values(np.concatenate((befores, places[self._right[places] > 0]))))
@@ -207,7 +207,7 @@ class PairMerges:
             self._track(key, weight, at)
 
     def _subtract(self, key: int, weight: int) -> None:
-        # In "aaa" one of the two pairs is the merged pair itself, which is no longer counted.
+        # In "aaa" one of the two pairs is the merged pair itself, which no longer counts.
         left = self._count.get(key)
         if left is None:
             return
@@ -219,7 +219,7 @@ class PairMerges:
     # ------------------------------------------------------------ merging
 
     def run(self, wanted: int) -> None:
-        """Merges until there are ``wanted`` new subwords, or no pair is left."""
+        """Merges until there are ``wanted`` new subwords or no more pairs."""
         while len(self._pieces) - self._alphabet < wanted:
             if not self._heap:
                 if self._least == 1:
@@ -250,7 +250,7 @@ class PairMerges:
         back, ahead = self._left[firsts], self._right[seconds]
         before, after = firsts - back, seconds + ahead
         # In "abab" the pair between two merges is the right pair of the first and the left pair of the
-        # second. It is subtracted once, as a left pair.
+        # second. Subtract it once, as a left pair.
         has_before, has_after = back > 0, ahead > 0
         own_after = has_after
         if (self._symbol[after[has_after]] == first).any():
@@ -275,7 +275,7 @@ class PairMerges:
         self._track_new(np.concatenate(((firsts - back)[back > 0], firsts[own_after])))
 
     def _standing(self, places: I32, first: int, second: int) -> I32:
-        """Where the pair still occurs, ascending, without overlaps in runs such as aaa."""
+        """The positions where the pair still occurs, ascending, without overlaps in runs such as aaa."""
         places = places[self._symbol[places] == first]
         steps = self._right[places]
         places = places[(steps > 0) & (self._symbol[places + steps] == second)]
@@ -290,7 +290,7 @@ class PairMerges:
         return np.array(kept, np.int32)
 
     def _merge_few(self, raw: bytes, first: int, second: int) -> None:
-        """As `_merge_many`, place by place."""
+        """As `_merge_many`, but in a loop over positions."""
         symbol, left, right, rank = self._few
         weights = self._weights
         firsts: list[int] = []

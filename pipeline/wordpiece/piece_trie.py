@@ -1,9 +1,8 @@
-"""A trie of subwords in one flat table, which many words walk at once in a few NumPy operations per step.
+"""A trie of subwords in one flat table, which many words walk together in a few NumPy operations per step.
 
-A node's number is the start of its row. The edge of character c is in slot ``node + c`` and holds the node
-that it comes from, as a check, and the node that it leads to. Rows overlap: each is placed where its slots
-are free (a "double array", Aoe 1989). A step is one addition and one table look-up, without hashing or
-probing.
+A node's number is the start of its row. The edge of character c is in slot ``node + c``. It contains its
+source node, as a check, and its target node. Rows overlap, because each is placed where its slots are free (a
+"double array", Aoe 1989). A step is one addition and one table lookup, without hashing or probing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +13,15 @@ import numpy.typing as npt
 from schemas.arrays import I32, I64
 
 NO_PIECE = -1
-# Characters are numbered from 2: 0 ends a word, 1 is every character without an edge.
+# Character numbers start at 2. 0 ends a word, and 1 is every character without an edge.
 END, STRANGE = 0, 1
 _CODE_POINTS = 0x110000
 _CODE_BITS = 21
 _NODE_BITS = np.int64(32)
 _NODE_MASK = np.int64((1 << 32) - 1)
 _HASH = np.uint64(0x9E3779B97F4A7C15)
-# Slots per node; rows with at least these many edges are placed before smaller ones; and the number of tries
-# before the table grows.
+# Slots per node, the minimum numbers of edges for each round of placing rows from large to small, and the
+# number of tries before the table grows.
 _SPARSENESS = 4
 _ROW_SIZES = (1024, 256, 64, 32, 16, 8, 6, 5, 4, 3, 2, 1)
 _ROUNDS = 64
@@ -46,7 +45,7 @@ class PieceTrie:
         self._grow(codes + 2, ends - lengths, ends, root, np.array(numbers, np.int32), len(roots))
 
     def _grow(self, codes: I64, place: I64, end: I64, node: I64, number: I32, roots: int) -> None:
-        """Builds level by level: the distinct (node, character) of a level are its new nodes."""
+        """Builds level by level. The distinct (node, character) pairs of a level are its new nodes."""
         edges: list[I64] = [np.zeros(0, np.int64)]
         pieces = [np.full(roots, NO_PIECE, np.int32)]
         depths, nodes = [roots], roots
@@ -72,7 +71,7 @@ class PieceTrie:
         self._fill(rows, parents, np.concatenate(pieces), depths)
 
     def _fill(self, rows: "_Rows", parents: I64, pieces: I32, depths: list[int]) -> None:
-        """For each node, the longest subword on the way to it, and how many steps back it ended."""
+        """Stores for each node the longest subword on the path to it, and how many steps back it ended."""
         depth = np.repeat(np.arange(len(depths), dtype=np.int64), depths)
         behind = np.where(pieces >= 0, 0, depth)
         begin = depths[0]
@@ -92,9 +91,9 @@ class PieceTrie:
     def walk(self, codes: I64, begins: I64) -> tuple[I32, I64]:
         """Splits words into the longest subwords, the first one from root 0 and the others from root 1.
 
-        ``codes`` are the numbers of the words' characters with END after each word, and ``begins`` where the
-        words start. No word is empty. Returns an array as long as ``codes`` with the subword that starts at
-        each place or NO_PIECE, and the places where none fits, at which the walk of the word stops.
+        ``codes`` are the numbers of the words' characters with END after each word, and ``begins`` the starts
+        of the words. No word is empty. Returns an array as long as ``codes`` with the subword that starts at
+        each position or NO_PIECE, and the positions where no subword fits, at which the walk of a word stops.
         """
         out = np.full(len(codes), NO_PIECE, np.int32)
         failed = [np.zeros(0, np.int64)]
@@ -126,7 +125,7 @@ class PieceTrie:
 
 
 class _Rows:
-    """Where each node's row starts. No two rows start at the same slot, and no two edges share a slot."""
+    """The start of each node's row. No two rows start at the same slot, and no two edges share a slot."""
 
     def __init__(self, parents: I64, codes: I64, nodes: int) -> None:
         self._codes = codes
@@ -164,7 +163,7 @@ class _Rows:
             nodes = nodes[~self._try(nodes, number)]
 
     def _try(self, nodes: I64, number: int) -> npt.NDArray[np.bool_]:
-        """Tries one place for the row of each node. Returns which rows were placed."""
+        """Tries one position for the row of each node. Returns which rows were placed."""
         with np.errstate(over="ignore"):
             mixed = (nodes * 0x10001 + number).astype(np.uint64) * _HASH
         begins = ((mixed >> np.uint64(24)) % np.uint64(len(self._begun))).astype(np.int64)

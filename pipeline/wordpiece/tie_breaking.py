@@ -1,4 +1,4 @@
-"""Orders equally frequent words by a hash, since the alphabet would drop the last scripts first."""
+"""Orders equally frequent words by a hash, because alphabetical order would drop the last scripts first."""
 
 import zlib
 

@@ -1,9 +1,9 @@
-"""WordPiece over Arrow batches: the ids of BertTokenizerFast, many times faster.
+"""Tokenizes Arrow batches with WordPiece, to the ids of BertTokenizerFast, many times faster.
 
 NumPy splits a batch into words (`basic_tokenization`). A table has the ids of single-character words. Arrow
-dictionary-encodes the others, and all distinct words are split into subwords at once (`word_encoder`). One
-NumPy gather makes the flat ids. Nothing is cached between batches, because splitting a word is as fast as
-looking it up.
+dictionary-encodes the others, and `word_encoder` splits all distinct words into subwords together. One NumPy
+gather makes the flat ids. There is no cache between batches, because splitting a word is as fast as looking
+it up.
 
 The ids differ from those of BertTokenizerFast in three deliberate ways:
 
@@ -25,7 +25,7 @@ from pipeline.wordpiece.vocabulary import Vocabulary
 from pipeline.wordpiece.word_encoder import WordEncoder
 from schemas.arrays import I32, I64
 
-# Words whose ids are gathered at a time, so that the arrays stay in the CPU caches.
+# Number of words whose ids are gathered at a time. The arrays then stay in the CPU caches.
 _WORDS_AT_ONCE = 1 << 15
 
 
@@ -47,7 +47,7 @@ class WordPieceTokenizer:
     def encode_batch(self, sentences: pa.Array | pa.ChunkedArray | Iterable[str]) -> tuple[I32, I64]:
         """The concatenated ids of all n sentences, and the n + 1 offsets of the sentences.
 
-        A null is an empty sentence. No [CLS] or [SEP] is added.
+        A null is an empty sentence. Adds no [CLS] or [SEP].
         """
         flat: list[I32] = [np.zeros(0, np.int32)]
         offsets: list[I64] = [np.zeros(1, np.int64)]
@@ -69,7 +69,7 @@ class WordPieceTokenizer:
     def _encode_chunk(self, words: Words) -> tuple[I32, I64]:
         """The ids of a slice, and the offsets of its sentences."""
         pool, offsets = self._words.encode(words.dictionary)
-        # The distinct word of each word. Single characters have that of the word before them, for now.
+        # The index of each word in the pool. Single characters have that of the previous word, for now.
         distinct = np.append(words.indices, np.int32(len(words.dictionary)))
         distinct = distinct.take(np.cumsum(~words.is_char) - 1, mode="clip")
         begins, lengths = offsets.take(distinct), np.diff(offsets, append=offsets[-1]).take(distinct)

@@ -1,12 +1,12 @@
 """Trains a WordPiece vocabulary from word counts, to the same bytes on every machine.
 
-Pairs of subwords are merged, the most frequent pair first, as in byte-pair encoding. This makes more subwords
-than needed. Then every word is split as the tokenizer splits it, and the least used subwords are removed
-(mostly partial words that longer subwords were made of).
+The training merges pairs of subwords, most frequent pair first, as in byte-pair encoding. This makes more
+subwords than needed. Then it splits every word as the tokenizer does, and removes the least used subwords
+(mostly partial words from which longer subwords were made).
 
-The result does not depend on the order of the counts, on hashing or on the number of workers: words are
-sorted, subwords are numbered in the order in which they are made, and these numbers break ties. All counts
-are 64-bit integers.
+The result does not depend on the order of the counts, on hashing or on the number of workers. Words are
+sorted, subwords are numbered in the order of their creation, and these numbers break ties. All counts are
+64-bit integers.
 """
 
 import logging
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 # Enough for every word of half a gigabyte of text in 160 languages. A letter takes about 30 bytes of memory.
 MAX_WORDS = 3_500_000
 MAX_LETTERS = 24_000_000
-# Merged subwords made for each one that stays. More (1.15) makes texts slightly shorter overall and those in
-# rare scripts longer. At 1.06 no language in benchmarks/results/vocabulary.md is worse than with
+# Ratio of merged subwords to kept ones. A higher ratio (1.15) makes texts slightly shorter overall, but
+# longer in rare scripts. At 1.06 no language in benchmarks/results/vocabulary.md is worse than with
 # `tokenizers`.
 _SURPLUS = 1.06
 _COUNT_LIMIT = 1 << 62
@@ -41,7 +41,7 @@ _WORDS_AT_ONCE = 100_000
 
 @dataclass(frozen=True)
 class Training:
-    """A trained vocabulary, and what was left out."""
+    """A trained vocabulary, and counts of what was left out."""
 
     pieces: list[str]
     words: int
@@ -65,8 +65,8 @@ def train_wordpiece(
 ) -> list[str]:
     """The subwords of a vocabulary of exactly ``size``: special tokens, unused slots, alphabet, merges.
 
-    Raises VocabularyError when there are too few words for the size, the alphabets do not fit, or memory is
-    short.
+    Raises VocabularyError if there are too few words for the size, if the alphabets do not fit, or if there
+    is not enough memory.
     """
     return train(counts, size, unused, max_words=max_words, max_letters=max_letters).pieces
 
@@ -110,7 +110,7 @@ def _train(
     merges.run(int(merges_needed * surplus))
     merged = merges.made()
     del merges
-    # If the merges are too few to fill the vocabulary, rarer characters do.
+    # If the merges are too few, rarer characters fill the vocabulary.
     alphabet = alphabet.widened(merges_needed - len(merged))
     merges_needed = free - len(alphabet.pieces)
     if len(merged) < merges_needed:
@@ -161,7 +161,7 @@ def _select_words(counts: pa.Table, max_words: int, max_letters: int) -> _Select
 
 
 def _total(counts: Mapping[str, int] | pa.Table) -> int:
-    """The sum of the counts, exact also beyond 64 bits."""
+    """The sum of the counts, exact even beyond 64 bits."""
     if not isinstance(counts, pa.Table):
         return sum(counts.values())
     numbers = counts["count"].to_numpy()
@@ -169,7 +169,7 @@ def _total(counts: Mapping[str, int] | pa.Table) -> int:
 
 
 def _cut_long_words(counts: pa.Table) -> tuple[pa.Table, int]:
-    """Long words split as the tokenizer splits them, and the number of words that it makes [UNK]."""
+    """Long words split as in the tokenizer, and the number of words that become [UNK]."""
     long = pc.greater(pc.utf8_length(counts["word"]), MAX_WORD_CHARS)
     if not pc.any(long).as_py():
         return counts, 0
@@ -187,7 +187,7 @@ def _cut_long_words(counts: pa.Table) -> tuple[pa.Table, int]:
 
 
 def _covered(words: pa.Table, alphabet: Alphabet) -> pa.Table:
-    """The words that the alphabet can write."""
+    """The words that the alphabet covers."""
     batches = (
         batch.filter(pa.array(alphabet.covers(batch["word"]))) for batch in words.to_batches(_WORDS_AT_ONCE)
     )
@@ -195,7 +195,7 @@ def _covered(words: pa.Table, alphabet: Alphabet) -> pa.Table:
 
 
 def _drop_least_used(words: pa.Table, alphabet: list[str], merged: list[str], surplus: int) -> list[str]:
-    """``made`` without the ``surplus`` least used subwords, later ones first among equal ones."""
+    """``merged`` without the ``surplus`` least used subwords. Of equal ones, later ones go first."""
     numbers = {piece: number for number, piece in enumerate(merged)}
     numbers |= {piece: len(merged) for piece in alphabet}
     encoder = WordEncoder(numbers, len(merged))

@@ -1,4 +1,4 @@
-"""The WordPiece vocabulary: word counts, smoothing by language, and the files that hold it."""
+"""The WordPiece vocabulary: word counts, smoothing by language, and its files."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The subwords in the order of their ids, and how text is folded before it is split."""
+    """The subwords in the order of their ids, and how to fold text before splitting it."""
 
     pieces: list[str]
     cased: bool
@@ -78,8 +78,7 @@ def scaled_count(count: int, factor: Decimal) -> int:
 
 
 def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exponent: float) -> pa.Table:
-    """One table of word counts from those of the languages, with shares p weighted as p^exponent; sorted by
-    word.
+    """One table of word counts, sorted by word. Weights the share p of each language as p^exponent.
 
     ``totals`` are all words of each language, including those left out of the tables. With exponent 1, or
     with one language, the counts are exact sums.
@@ -95,9 +94,7 @@ def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exp
 
 
 def languages_losing_marks(tables: Mapping[str, pa.Table]) -> list[str]:
-    """Languages with at least a tenth of their words in scripts that lose vowel signs when accents are
-    stripped.
-    """
+    """Languages with at least 10% of their words in scripts that lose vowel signs with their accents."""
     losing = []
     for lang, table in sorted(tables.items()):
         firsts = pc.utf8_slice_codeunits(table["word"], 0, 1)
@@ -116,15 +113,15 @@ def _vowel_sign_characters() -> pa.Array:
 
 
 def vocabulary_bytes(pieces: list[str]) -> bytes:
-    """vocab.txt: one subword per line."""
+    """The content of vocab.txt, with one subword per line."""
     return "".join(piece + "\n" for piece in pieces).encode()
 
 
 def accents_of(cased: bool, accents: Accents | None, trained: bool) -> Accents:
-    """How accents are treated, with the default for a config that does not set it.
+    """How to treat accents, with the default for a config that does not set it.
 
-    The default for a trained vocabulary keeps the vowel signs of all scripts. A given vocabulary was made
-    with BERT's rule.
+    The default for a trained vocabulary keeps the vowel signs of all scripts. For a given vocabulary, the
+    default is BERT's rule.
     """
     if accents is not None:
         return accents
@@ -136,7 +133,7 @@ def write_tokenizer(
 ) -> Vocabulary:
     """Writes vocab.txt, tokenizer.json and tokenizer_config.json, which transformers loads.
 
-    The bytes depend only on the arguments. Raises CorpusError when the subwords are not a vocabulary.
+    The bytes depend only on the arguments. Raises CorpusError if the subwords are not a vocabulary.
     """
     raw = vocabulary_bytes(pieces)
     vocabulary = parse_vocabulary(raw, storage.join(dir_uri, VOCABULARY_NAME), cased, accents)
@@ -160,7 +157,7 @@ def tokenizer_json(vocabulary: Vocabulary) -> bytes:
         special_tokens=[(token, vocabulary.index[token]) for token in (CLS, SEP)],
     )
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS))
-    # Through json, so that the order of a map inside the library does not matter.
+    # Re-serialize, so that the order of a map inside the library does not matter.
     return (json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False, indent=1) + "\n").encode()
 
 
@@ -186,8 +183,8 @@ def tokenizer_config(vocabulary: Vocabulary, max_length: int) -> dict[str, Any]:
 def load_vocabulary(uri: str, cased: bool | None = None, accents: Accents | None = None) -> Vocabulary:
     """The vocabulary in ``uri``, a vocab.txt or its folder.
 
-    With ``cased`` None, tokenizer_config.json beside it decides. Raises CorpusError that names file and line
-    when the file is missing or not a vocabulary, or when it is unknown whether it is cased.
+    With ``cased`` None, the tokenizer_config.json next to it decides. Raises CorpusError that names file and
+    line if the file is missing or not a vocabulary, or if it is unknown whether it is cased.
     """
     if not public_uri(uri).endswith(".txt"):
         uri = storage.join(uri, VOCABULARY_NAME)

@@ -25,7 +25,7 @@ WORD_COUNTS = pa.schema(
 def word_counts(
     sentences: pa.Array | pa.ChunkedArray | Iterable[str], *, cased: bool, accents: Accents | None = None
 ) -> pa.Table:
-    """How often each word of the basic tokenizer occurs: WORD_COUNTS, sorted by word."""
+    """WORD_COUNTS of the words of the basic tokenizer, sorted by word."""
     return merge_word_counts(partial_word_counts(sentences, cased=cased, accents=accents))
 
 
@@ -49,7 +49,7 @@ def merge_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
 
 
 def sum_word_counts(tables: Iterable[pa.Table]) -> pa.Table:
-    """`merge_word_counts` without the sorting."""
+    """`merge_word_counts` without sorting."""
     merged = pa.concat_tables([WORD_COUNTS.empty_table(), *(table.cast(WORD_COUNTS) for table in tables)])
     summed = merged.group_by("word").aggregate([("count", "sum")])
     return pa.table([summed["word"], summed["count_sum"]], schema=WORD_COUNTS).combine_chunks()
@@ -80,10 +80,10 @@ def counts_table(counts: Mapping[str, int]) -> pa.Table:
 
 
 def frequent_words(table: pa.Table, min_count: int) -> pa.Table:
-    """The words that occur at least ``min_count`` times, and those that a threshold must spare.
+    """The words that occur at least ``min_count`` times, and rarer words that must stay.
 
-    These are single characters, for the alphabet; words of scripts without spaces, which are whole phrases
-    and rarely repeat; and one word for each letter that would be lost.
+    The latter are single characters, for the alphabet, words of scripts without spaces, which are whole
+    phrases and rarely repeat, and one word for each letter that would otherwise be lost.
     """
     stays = _frequent(table["word"].combine_chunks(), table["count"].to_numpy(), min_count)
     stays[letter_carriers(table, letters_of([table.filter(pa.array(stays))]))] = True
@@ -103,7 +103,7 @@ def _frequent(words: pa.Array, counts: I64, min_count: int) -> Flags:
 
 @dataclass(frozen=True)
 class WordBucketCounts:
-    """What was counted in one bucket of words."""
+    """The counts of one bucket of words."""
 
     distinct: int
     """Distinct words."""
@@ -118,9 +118,9 @@ class WordBucketCounts:
 def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[pa.Table, WordBucketCounts]:
     """Sums counts by language and word, and keeps the words that are frequent in all languages together.
 
-    The columns are lang, word and count. The rows come back sorted by language and word, at most ``limit``
-    for each language. After them follow words with letters that no kept word of the bucket has, for the
-    training to choose from. The column ``spared`` marks them. Words and languages are numbers until the end.
+    The columns are lang, word and count. The result is sorted by language and word, with at most ``limit``
+    rows for each language. After them come words with letters that no kept word of the bucket has, from which
+    the training chooses. The column ``spared`` marks them. Words and languages are numbers until the end.
     """
     words, langs = (table[name].combine_chunks().dictionary_encode() for name in ("word", "lang"))
     counts = table["count"].to_numpy()
@@ -157,7 +157,7 @@ def _rows_of(words: pa.DictionaryArray, langs: pa.DictionaryArray, counts: I64, 
 
 
 def _ranked(names: pa.Array, chosen: I64) -> tuple[pa.Array, I64]:
-    """The chosen names in order, and the place of each name in that order; -1 for the others."""
+    """The chosen names in order, and the index of each name in that order, or -1 for the others."""
     order = pc.sort_indices(names.take(pa.array(chosen))).to_numpy()
     rank = np.full(len(names), -1, np.int64)
     rank[chosen[order]] = np.arange(len(order))
@@ -165,7 +165,7 @@ def _ranked(names: pa.Array, chosen: I64) -> tuple[pa.Array, I64]:
 
 
 def _sums_by_place(place: I64, counts: I64) -> tuple[I64, I64]:
-    """The distinct places, ascending, and the sum of the counts at each."""
+    """The distinct positions, ascending, and the sum of the counts at each."""
     order = np.argsort(place, kind="stable")
     place = place[order]
     begins = np.flatnonzero(np.diff(place, prepend=-1))
@@ -173,9 +173,9 @@ def _sums_by_place(place: I64, counts: I64) -> tuple[I64, I64]:
 
 
 def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -> pa.Table:
-    """The ``limit`` most frequent words, with at most ``max_letters`` letters together, in the table's order.
+    """The ``limit`` most frequent words with at most ``max_letters`` letters in total, in the table's order.
 
-    A hash breaks ties, since alphabetical order would drop the last scripts of Unicode first.
+    A hash breaks ties, because alphabetical order would drop the last scripts of Unicode first.
     """
     counts = table["count"].to_numpy()
     lengths = np.ones(len(counts), np.int64) if max_letters is None else _lengths(table["word"])
@@ -184,7 +184,7 @@ def most_frequent(table: pa.Table, limit: int, max_letters: int | None = None) -
         return table
     order = np.argsort(-counts, kind="stable")
     fits = min(limit, int(np.searchsorted(np.cumsum(lengths[order]), most, side="right")))
-    # All words above the count of the first that does not fit stay, and some words with this count.
+    # Words with a higher count than the first word that does not fit stay, and some words with its count.
     least = counts[order[fits]]
     stays = counts > least
     ties = np.flatnonzero(counts == least)

@@ -1,9 +1,9 @@
-"""The WordPiece rule, which repeatedly takes the longest subword from the left, over many words at once.
+"""Applies the WordPiece rule, which repeatedly takes the longest subword from the left, to many words.
 
 All words walk a trie of the subwords together (`piece_trie`), one character per step. A word that cannot
-continue emits the longest subword it has passed and starts again after it, from the root of the ``##``
-subwords. A step is a few array operations for any number of words, and the number of steps is about the
-length of the longest word. Python itself handles only words that are too long.
+continue emits the longest subword on its path and restarts after it, from the root of the ``##`` subwords. A
+step is a few array operations for any number of words, and the number of steps is about the length of the
+longest word. Only words that are too long need a Python loop.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _NUL = "\0"
 
 
 class WordEncoder:
-    """Splits words of the basic tokenizer into subwords, which are represented by their numbers."""
+    """Splits words of the basic tokenizer into numbers of subwords."""
 
     def __init__(self, numbers: Mapping[str, int], unknown: int) -> None:
         self._unknown = unknown
@@ -39,14 +39,14 @@ class WordEncoder:
     def encode(self, words: pa.StringArray | Sequence[str]) -> tuple[I32, I64]:
         """The concatenated numbers of the words' subwords, and the offsets of the words.
 
-        A word that cannot be split, or of more than MAX_WORD_CHARS characters, is a single [UNK]. In a script
-        without spaces between words a long word is cut into stretches first. Raises ValueError for a word
-        with a NUL.
+        A word that cannot be split, or with more than MAX_WORD_CHARS characters, is a single [UNK]. In a
+        script without spaces between words, a long word is first cut into stretches. Raises ValueError for a
+        word with a NUL.
         """
         text = _joined(words)
         codes, begins, ends = self._places(text)
         if len(ends) != len(words):
-            raise ValueError("a word of the basic tokenizer has no NUL character in it")
+            raise ValueError("a word must not contain a NUL character")
         long = np.flatnonzero(ends - begins > MAX_WORD_CHARS)
         cut = _cut(text, begins[long].tolist(), ends[long].tolist())
         if not cut:
@@ -61,7 +61,7 @@ class WordEncoder:
         return ids, offsets[np.concatenate(([0], np.cumsum(counts)))]
 
     def _places(self, text: str) -> tuple[I64, I64, I64]:
-        """The numbers of the characters, where each word starts, and where its END is."""
+        """The numbers of the characters, the start of each word, and the position of its END."""
         codes = self._trie.codes.take(np.frombuffer(text.encode("utf-32-le"), np.uint32)).astype(np.int64)
         ends = np.flatnonzero(codes == END)
         return codes, np.concatenate((np.zeros(1, np.int64), ends + 1))[:-1], ends
@@ -92,7 +92,7 @@ def _joined(words: pa.StringArray | Sequence[str]) -> str:
 
 
 def _cut(text: str, begins: list[int], ends: list[int]) -> dict[int, tuple[int, list[str]]]:
-    """The long words that are cut into stretches: start -> (end, stretches)."""
+    """The long words to cut into stretches: start -> (end, stretches)."""
     out = {}
     for begin, end in zip(begins, ends, strict=True):
         word = text[begin:end]
@@ -102,9 +102,9 @@ def _cut(text: str, begins: list[int], ends: list[int]) -> dict[int, tuple[int, 
 
 
 def stretches(word: str) -> list[str]:
-    """The word in stretches of at most MAX_WORD_CHARS, none of which starts with a combining mark.
+    """The word in stretches of at most MAX_WORD_CHARS. No stretch starts with a combining mark.
 
-    A run of only marks is cut anyway.
+    A run of only marks is an exception.
     """
     out = []
     while len(word) > MAX_WORD_CHARS:

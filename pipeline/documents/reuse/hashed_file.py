@@ -1,4 +1,4 @@
-"""A Parquet file of a build that is read only if it has the hash of its marker."""
+"""Reads Parquet files of a build only if they have the hash in their marker."""
 
 import hashlib
 from collections.abc import Iterator
@@ -15,27 +15,27 @@ from schemas.redaction import public_uri
 
 @dataclass(frozen=True)
 class HashedFile:
-    """A file that a build has written, and the hash by which damage is noticed."""
+    """A file that a build wrote and its hash, which reveals damage."""
 
     uri: str
     sha256: str
 
     def open(self) -> pq.ParquetFile:
-        """Opens the file. Raises ValueError when it is not the file that the build has written."""
+        """Opens the file. Raises ValueError if it differs from the file that the build wrote."""
         digest = hashlib.sha256()
         with storage.open_stream(self.uri) as stream:
             while data := stream.read(1 << 20):
                 digest.update(data)
         if digest.hexdigest() != self.sha256:
-            raise ValueError("damaged: its SHA-256 is not that of the file that was written")
+            raise ValueError("damaged: its SHA-256 differs from that of the original file")
         return storage.parquet_file(self.uri)
 
 
 @contextmanager
 def readable(
-    uri: str, owner: str = "previous: ", remedy: str = "restore it, or leave out `previous` and run again"
+    uri: str, owner: str = "previous: ", remedy: str = "restore it, or remove `previous` and run again"
 ) -> Iterator[None]:
-    """Raises CorpusError in place of any error of reading a file. The defaults fit the earlier build."""
+    """Turns any error of reading a file into a CorpusError. The defaults fit the earlier build."""
     try:
         yield
     except (OSError, StorageError, pa.ArrowException, ValueError, IndexError) as error:

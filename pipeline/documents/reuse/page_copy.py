@@ -1,7 +1,7 @@
-"""A copy of a unit's pages, which stage templates writes as it reads the dump, and stage extract reads.
+"""Copies the pages of a unit. Stage templates writes the copy while reading the dump. Stage extract reads it.
 
-With an earlier build extract spends most of its time on the decompression of bzip2, at 40 MB/s. Zstandard
-takes a tenth of that for both ways. The copy holds the pages as `read_stored_pages` yields them, in order.
+With an earlier build, extract spends most of its time on decompressing bzip2, at 40 MB/s. Zstandard takes a
+tenth of that time to compress and decompress. The copy has the pages in the order of `read_stored_pages`.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from schemas.redaction import public_uri
 
 PAGE_COPY = pa.schema(
     [
-        # Place of the page's file among the ranges of the unit.
+        # Index of the page's file among the ranges of the unit.
         pa.field("file", pa.int32(), nullable=False),
         pa.field("page_id", pa.string(), nullable=False),
         pa.field("title", pa.string(), nullable=False),
-        # Empty for a page to clean. A skipped page has none of what follows.
+        # Empty for a page to clean. A skipped page has only the columns up to here.
         pa.field("reason", pa.string(), nullable=False),
         pa.field("revision", pa.int64(), nullable=False),
         pa.field("timestamp", pa.string()),
@@ -37,12 +37,12 @@ _Row = tuple[int, str, str, str, int, str | None, str | None, bytes]
 
 
 def is_worth_a_copy(unit: Unit) -> bool:
-    """Whether the pages of a unit are read faster from a copy: those of dumps that decompress slowly."""
+    """Whether a copy makes reading the unit faster, which is so for dumps that decompress slowly."""
     return unit.kind == "wikimedia" and any(file.compression in _SLOW for file in unit.ranges)
 
 
 class PageCopyWriter:
-    """Collects the pages of a unit and gives PAGE_COPY rows to ``sink``. Memory holds one batch."""
+    """Collects the pages of a unit and passes PAGE_COPY rows to ``sink``. Memory holds one batch."""
 
     def __init__(self, sink: Callable[[pa.RecordBatch], None]) -> None:
         self._sink = sink
@@ -66,7 +66,7 @@ class PageCopyWriter:
         return self._bytes >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS
 
     def flush(self) -> None:
-        """Gives what is left to the sink."""
+        """Passes the remaining rows to the sink."""
         if self._rows:
             columns = map(list, zip(*self._rows, strict=True))
             self._sink(
@@ -76,9 +76,9 @@ class PageCopyWriter:
 
 
 class PageCopy:
-    """The copy of a unit's pages. Every batch of the writer is a row group, of one file.
+    """The copy of a unit's pages. Every batch of the writer is a row group of one file.
 
-    Its methods raise CorpusError when the copy is missing or damaged.
+    Its methods raise CorpusError if the copy is missing or damaged.
     """
 
     def __init__(self, copy: HashedFile) -> None:
@@ -88,7 +88,7 @@ class PageCopy:
         with readable(self._uri, "", self._remedy):
             self._parquet = copy.open()
             if self._parquet.schema_arrow != PAGE_COPY:
-                raise ValueError("has other columns")
+                raise ValueError("its columns are not those of a page copy")
             metadata = self._parquet.metadata
             statistics = [
                 metadata.row_group(group).column(0).statistics for group in range(metadata.num_row_groups)
@@ -96,7 +96,7 @@ class PageCopy:
             self._files = [one.min for one in statistics]
 
     def pages(self, number: int, file: Unit) -> Iterator[StoredPage | Skip]:
-        """What `read_stored_pages` yields for ``file``, which is number ``number`` of the unit."""
+        """Yields the result of `read_stored_pages` for ``file``, which is number ``number`` of the unit."""
         for group, group_file in enumerate(self._files):
             if group_file != number:
                 continue

@@ -250,7 +250,7 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
 
 
 def stored_page(page: WikiPage | None, oversize: bool, unit: Unit, site: SiteInfo) -> StoredPage | Skip:
-    """What `read_wiki_pages` has yielded, as a page to clean or with the reason to skip it."""
+    """A page from `read_wiki_pages`, as a page to clean or with the reason to skip it."""
     if page is None:
         return Skip("", "", unit.lang, MALFORMED)
     try:

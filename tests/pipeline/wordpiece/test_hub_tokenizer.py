@@ -112,7 +112,7 @@ def test_what_cannot_be_used_is_one_line(tmp_path: Path) -> None:
         load_hub_tokenizer(write_tokenizer(tmp_path, suffixed))
     uri = write_tokenizer(tmp_path, unigram())
     (tmp_path / "tokenizer_config.json").write_text('{"mask_token": "<nothing>"}')
-    with pytest.raises(CorpusError, match="has no <nothing>; a mask_token must be in it"):
+    with pytest.raises(CorpusError, match="has no <nothing>; name its mask_token"):
         load_hub_tokenizer(uri)
 
 
