@@ -47,7 +47,7 @@ def load_evaluation(patterns: list[str]) -> EvaluationRuns:
     for uri in evaluation_files(patterns):
         runs.append(evaluation_runs(pa.array(list(evaluation_texts(uri)), pa.large_string())))
         if not len(runs[-1]):
-            message = "dedup.evaluation: %s: all texts are shorter than %d words (%d characters); ignored"
+            message = "dedup.evaluation: %s: has no text of %d words (%d characters), so it has no effect"
             logger.warning(message, public_uri(uri), RUN_WORDS, RUN_SIGNS)
     merged = distinct_values(np.concatenate(runs))
     return EvaluationRuns(merged, hashlib.sha256(merged.tobytes()).hexdigest())
