@@ -1,7 +1,7 @@
-"""Stands for the commands of SLURM on one machine: ``scontrol`` and ``srun`` as the batch scripts use them.
+"""Replaces SLURM's ``scontrol`` and ``srun`` on one machine, as the batch scripts use them.
 
-srun starts SLURM_NTASKS processes with their SLURM_PROCID and SLURM_LOCALID, forwards SIGTERM to them, and
-ends with their highest status, as the real one does. scontrol writes down what is queued again.
+Like the real one, srun starts SLURM_NTASKS processes with their SLURM_PROCID and SLURM_LOCALID, forwards
+SIGTERM to them, and exits with their highest status. scontrol records which jobs are requeued.
 """
 
 import os
@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def install(folder: Path) -> dict[str, str]:
-    """The environment of a batch script that finds these commands first."""
+    """An environment in which a batch script finds these commands first."""
     for name in ("srun", "scontrol"):
         command = folder / name
         command.write_text(f"#!{sys.executable}\nfrom tests.cluster import fake_slurm\nfake_slurm.{name}()\n")

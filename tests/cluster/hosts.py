@@ -1,9 +1,9 @@
-"""Hosts on one machine: each has its own network, /tmp, process table and name, and nothing else.
+"""Simulates hosts on one machine. Each has only its own network, /tmp, process table and name.
 
 A host is a network namespace on a bridge, with its processes in their own mount and PID namespaces. It sees
-the disk read-only, as an image, and what it writes to /tmp no other host sees: hosts share nothing but what
-they send over the network. Killing the first process of a host ends all of it at once, as a
-power cut does. Needs root, and the programs `ip` and `unshare` (Debian: iproute2, util-linux).
+the disk read-only, like an image, and no other host sees its /tmp. Hosts share only what they send over the
+network. Killing the first process of a host ends all of its processes immediately, like a power cut. Needs
+root, and the programs `ip` and `unshare` (Debian: iproute2, util-linux).
 """
 
 import os
@@ -28,9 +28,9 @@ _SCRIPT = (
 
 
 def script(name: str, programs: Iterable[Path]) -> str:
-    """What makes a host of a fresh set of namespaces, and then runs its arguments.
+    """A script that turns a new set of namespaces into a host, and then runs its arguments.
 
-    Those of the ``programs``' folders that lie in /tmp stay in sight, read-only, in the host's own /tmp.
+    Folders of ``programs`` in /tmp stay visible, read-only, in the host's own /tmp.
     """
     inside = {path.resolve() for path in programs if path.resolve().is_relative_to("/tmp")}
     outer = [str(path) for path in sorted(inside) if not inside.intersection(path.parents)]
@@ -45,14 +45,14 @@ def script(name: str, programs: Iterable[Path]) -> str:
 def missing() -> str | None:
     """What this machine lacks, or None."""
     if os.geteuid() != 0:
-        return "root is needed to make network namespaces"
+        return "creating network namespaces requires root"
     for program in ("ip", "unshare"):
         if shutil.which(program) is None:
             return f"{program} is missing: apt-get install iproute2 util-linux"
     probe = subprocess.run(
         ["unshare", "--net", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False
     )
-    return None if probe.returncode == 0 else f"no namespaces here: {probe.stderr.decode().strip()}"
+    return None if probe.returncode == 0 else f"cannot create namespaces: {probe.stderr.decode().strip()}"
 
 
 def _ip(*words: str) -> None:
@@ -81,7 +81,7 @@ class Host:
         log: Path,
         programs: Iterable[Path] = PROGRAMS,
     ) -> None:
-        """Starts the host's one command; what it starts dies with it."""
+        """Starts the host's only command. Its child processes die with it."""
         words = [
             "ip", "netns", "exec", self.name,
             "unshare", "--mount", "--uts", "--ipc", "--pid", "--fork", "--mount-proc", "--kill-child",
@@ -94,7 +94,7 @@ class Host:
 
     @property
     def running(self) -> bool:
-        """Whether the command still runs."""
+        """Whether the command is still running."""
         return self._process is not None and self._process.poll() is None
 
     def runs(self, words: str) -> bool:
@@ -108,22 +108,22 @@ class Host:
         return False
 
     def kill(self) -> None:
-        """A power cut: every process of the host ends, and its network and /tmp are gone."""
+        """Simulates a power cut. Ends every process of the host, and removes its network and /tmp."""
         if self._process is not None:
-            # The parent of the PID namespace; --kill-child takes the namespace along.
+            # The parent of the PID namespace. With --kill-child the namespace ends with it.
             with suppress(ProcessLookupError):  # it has already exited
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
             self._process = None
 
     def remove(self) -> None:
-        """Ends the host and takes its network away."""
+        """Ends the host and removes its network."""
         self.kill()
         _ip("netns", "del", self.name)
 
 
 class Network:
-    """A bridge with hosts; this process is at ``gateway``."""
+    """A bridge with hosts. This process is at ``gateway``."""
 
     def __init__(self, bridge: str, subnet: str) -> None:
         self._bridge, self._subnet = bridge, subnet
@@ -131,7 +131,7 @@ class Network:
         self.hosts: dict[str, Host] = {}
 
     def add(self, name: str) -> Host:
-        """A new host with the next address."""
+        """Adds a host with the next address."""
         number = 10 + len(self.hosts)
         host = Host(f"{self._bridge}-{name}"[:12], f"{self._subnet}.{number}", self._bridge)
         self.hosts[name] = host
@@ -140,7 +140,7 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """A bridge that is taken down with all its hosts; name and addresses depend on this process."""
+    """A bridge that is removed with all its hosts. Name and addresses depend on this process."""
     number = os.getpid() % 60000
     bridge, subnet = f"bm{number}", f"10.{200 + number // 250 // 250}.{number // 250 % 250}"
     _ip("link", "add", bridge, "type", "bridge")

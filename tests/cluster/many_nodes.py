@@ -1,9 +1,9 @@
-"""Both jobs on four hosts that share only an object store, a host killed in each; compared with one machine.
+"""Runs both jobs on four hosts that share only an object store, kills a host in each, and checks the results.
 
     python -m tests.cluster.many_nodes [--record FILE]        # as root, ten minutes on two cores
 
-The build goes through ``ray job submit``, the training through ``bertmill submit``. The reference is the same
-two jobs in one process tree on this machine, undisturbed.
+``ray job submit`` starts the build, and ``bertmill submit`` the training. The reference is the same two jobs
+on this machine without failures.
 """
 
 import argparse
@@ -41,7 +41,7 @@ class Cluster:
 
     def __init__(self, net: Network, folder: Path) -> None:
         self._net, self._folder = net, folder
-        # The environment of these tests may not be the shell's.
+        # The shell may have another environment than these tests.
         self.path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         program = shutil.which("ray", path=self.path)
         assert program is not None
@@ -63,7 +63,7 @@ class Cluster:
         ])  # fmt: skip
 
     def _start(self, host: Host, name: str, words: list[str]) -> None:
-        """Starts a node and waits for it. Ray gives up after 30 seconds, which a busy machine may exceed."""
+        """Starts a node and waits for it. On a busy machine, Ray may exceed its own limit of 30 seconds."""
         command = [
             self._ray, "start", "--block", f"--node-ip-address={host.address}",
             "--object-store-memory=150000000", *words,
@@ -72,22 +72,22 @@ class Cluster:
         while time.monotonic() < deadline:
             host.start(command, self._environment, self._folder / f"{name}.log")
             wait_until(lambda: self.is_alive(host.address) or not host.running, what=f"node {name}")
-            time.sleep(5)  # one of Ray's processes that fails to start takes the node down again
+            time.sleep(5)  # the node stops again if one of Ray's processes fails to start
             if host.running:
                 return
             host.kill()
         raise RuntimeError((self._folder / f"{name}.log").read_text()[-3000:])
 
     def add_worker(self, name: str) -> None:
-        """A new host that joins."""
+        """Adds a host that joins the cluster."""
         host = self._net.add(name)
         self._start(host, name, [f"--address={self._gcs}", "--num-cpus=1"])
         self.workers[name] = host
 
     def is_alive(self, address: str) -> bool:
-        """Whether Ray counts the node as alive; not while the dashboard does not answer.
+        """Whether Ray counts the node as alive. False if the dashboard does not answer.
 
-        Their number would not tell: a host that lost its power counts for another half minute.
+        The number of nodes would not show this, because a dead host counts for another half minute.
         """
         try:
             answer = requests.get(
@@ -101,17 +101,17 @@ class Cluster:
         return any(node["state"] == "ALIVE" and node["node_ip"] == address for node in nodes)
 
     def kill(self, name: str) -> None:
-        """A power cut at a worker."""
+        """Simulates a power cut at a worker."""
         self.workers.pop(name).kill()
 
 
 def count(uri: str, ending: str) -> int:
-    """Files below ``uri`` whose names end so."""
+    """Number of files below ``uri`` with this ``ending``."""
     return sum(info.uri.endswith(ending) for info in storage.list_files(uri))
 
 
 def contents(uri: str) -> dict[str, str]:
-    """SHA-256 of every file of a corpus by its path, the intermediate parts left out."""
+    """Path -> SHA-256 of every file of a corpus, without intermediate parts."""
     found = {info.uri.removeprefix(uri).lstrip("/") for info in storage.list_files(uri)}
     kept = sorted(name for name in found if not name.startswith("work/"))
     return {name: hashlib.sha256(storage.read_bytes(f"{uri}/{name}")).hexdigest() for name in kept}
@@ -128,7 +128,7 @@ def build_config(folder: Path) -> Path:
         "extraction": {"unit_bytes": 65536},
         "vocabulary": {"size": 3000},
         "instances": {
-            # Many slots and passes: the stage must last long enough for a power cut to fall into it.
+            # Many slots and passes, so that the stage lasts long enough for a power cut.
             "bucket_bytes": 16384, "validation_share": 0.05, "passes": 2,
             "lengths": [{"max_seq_length": 128, "max_predictions": 20}],
         },
@@ -178,7 +178,7 @@ def _finish(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """The whole experiment; what was seen. Raises when a job fails or a result differs."""
+    """Runs the whole experiment. Returns the observations. Raises if a job fails or a result differs."""
     with network() as net:
         server = S3Server(folder / "s3", address=net.gateway)
         server.start()
@@ -198,7 +198,7 @@ def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, An
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token,
     }  # fmt: skip
     checkout = copy_checkout(folder / "checkout")
-    # Uploaded with the working directory, as a user's configs are.
+    # Ray uploads it with the working directory, like a user's configs.
     build, train = build_config(checkout / "configs"), train_config(checkout / "configs")
     seen = {
         "hosts": f"a head and {len(WORKERS)} workers of one CPU; own network, disk and processes each",
@@ -215,10 +215,10 @@ def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, An
 def _build(
     cluster: Cluster, config: Path, client: dict[str, str], aws: dict[str, str], folder: Path
 ) -> dict[str, Any]:
-    """The build through ``ray job submit``: one worker killed in extraction, another among the instances."""
+    """Builds with ``ray job submit``. Kills one worker during extraction and another during instances."""
     corpus, log = f"s3://{BUCKET}/many/corpus", folder / "build.log"
     environment = yaml.safe_load((ROOT / "infra/runtime_env.yaml").read_text())
-    # One CPU is left at the end: a reduction that holds it while it waits for lost data must give up soon.
+    # One CPU remains at the end. A reduction that occupies it while waiting for lost data must fail soon.
     environment["env_vars"] |= {**aws, "RAY_DATA_HASH_SHUFFLE_REDUCE_GET_TIMEOUT_S": "60"}
     path = _written(folder / "runtime_env.yaml", environment)
     words = [
@@ -254,7 +254,7 @@ def _build(
 
 
 def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Path) -> dict[str, Any]:
-    """The training through ``bertmill submit``: a worker that holds a rank is killed after a checkpoint."""
+    """Trains with ``bertmill submit``. Kills a worker with a rank after a checkpoint."""
     runs, log = f"s3://{BUCKET}/many/runs", folder / "pretrain.log"
     words = [
         sys.executable,
@@ -287,7 +287,7 @@ def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Pa
 
 
 def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
-    """The same jobs on this machine alone, and whether the results are the same bytes."""
+    """Runs the same jobs on this machine alone, and compares the bytes of the results."""
     many, single = f"s3://{BUCKET}/many", f"s3://{BUCKET}/single"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     environment |= {
@@ -333,7 +333,7 @@ def last_weights(run_uri: str) -> str:
 
 
 def main() -> None:
-    """Runs and prints what was seen."""
+    """Runs the experiment and prints the observations."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", type=Path)
     parser.add_argument("--folder", type=Path)

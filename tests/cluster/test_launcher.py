@@ -1,4 +1,4 @@
-"""The cluster YAMLs through Ray's own validation, their machines through the clouds' request types."""
+"""Validates the cluster YAMLs with Ray's own code, and their machines with the clouds' request types."""
 
 import copy
 import json
@@ -22,14 +22,14 @@ def _load(cloud: str) -> dict[str, Any]:
 
 
 def _validate(config: dict[str, Any]) -> dict[str, Any]:
-    """What ``ray up`` does before it asks the cloud for anything."""
+    """Validates as ``ray up`` does before its first request to the cloud."""
     prepared: dict[str, Any] = prepare_config(copy.deepcopy(config))
     validate_config(prepared)
     return prepared
 
 
 def _machine_faults(cloud: str, node: dict[str, Any]) -> str:
-    """What the cloud's own client would refuse in a request for such a machine."""
+    """What the cloud's own client would reject in a request for such a machine."""
     if cloud == "aws":
         import botocore.session
         import botocore.validate
@@ -144,7 +144,7 @@ def test_mistake_in_a_machine_is_caught(cloud: str, key: str, value: object) -> 
 
 
 def test_ray_opens_no_port_of_its_own_on_aws() -> None:
-    """Ray adds rules, SSH from anywhere among them, only to security groups that it makes."""
+    """Ray adds rules, including SSH from anywhere, only to security groups that it creates."""
     for name, kind in _load("aws")["available_node_types"].items():
         assert kind["node_config"]["SecurityGroupIds"], name
 

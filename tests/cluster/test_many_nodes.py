@@ -1,4 +1,4 @@
-"""Both jobs on hosts that share nothing but an object store, power cuts in each, against one machine."""
+"""Compares both jobs on hosts that share only an object store, with power cuts, with one machine."""
 
 import json
 import os
@@ -47,11 +47,11 @@ def test_many_nodes_with_power_cuts_give_the_bytes_of_one(
     if lacking is not None:
         pytest.skip(lacking)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3"):
-        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.setenv(name, "")  # monkeypatch restores it
     seen = many_nodes.run(tmp_path)
     print(json.dumps(seen, indent=1))
     assert [kill["stage"] for kill in seen["build"]["killed"]] == ["extract", "instances"]
-    # The power cuts fell into the stages, not after them.
+    # The power cuts happened during the stages, not after them.
     assert seen["build"]["killed"][0]["units done"] < seen["build"]["units"]
     assert seen["build"]["killed"][1]["units done"] < seen["build"]["slots"]
     assert seen["pretrain"]["attempts"] == 2

@@ -1,4 +1,4 @@
-"""Temporary folders: what killed processes leave goes; what others own stays."""
+"""Tests that temporary folders of killed processes are removed and those of others stay."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ with scratch.folder("test", Path(sys.argv[1])) as mine:
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
-# Dies between making a folder and locking it, as early as one can.
+# Dies between creating a folder and locking it, as early as possible.
 DIES_EARLY = """
 import os, signal, sys, tempfile
 from pathlib import Path
@@ -55,7 +55,7 @@ def folders(parent: Path) -> list[Path]:
 
 @pytest.mark.parametrize("script", [DIES, DIES_EARLY])
 def test_temporary_folders_of_killed_processes_are_removed(tmp_path: Path, script: str) -> None:
-    """Whoever makes the next folder removes it; the folders of the living stay."""
+    """The next process to create a folder removes it. Folders of live processes stay."""
     with scratch.folder("test", tmp_path) as living:
         killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=False)
         assert killed.returncode == -9
@@ -87,7 +87,7 @@ def root_of(parent: Path) -> Path:
 
 
 def test_a_link_in_the_place_of_the_folder_is_refused_and_its_target_untouched(tmp_path: Path) -> None:
-    """Anybody can make such a link in /tmp; the sweep would delete the folders behind it."""
+    """Anyone can create such a link in /tmp. The sweep would delete the folders behind it."""
     (tmp_path / "home" / "thesis").mkdir(parents=True)
     root_of(tmp_path).symlink_to(tmp_path / "home", target_is_directory=True)
     with pytest.raises(StorageError, match="must be a folder, not a link"), scratch.folder("test", tmp_path):

@@ -1,4 +1,4 @@
-"""The batch scripts run as they are, with SLURM's commands replaced by ones for a single machine."""
+"""Runs the batch scripts unchanged, with replacements of SLURM's commands for a single machine."""
 
 import signal
 import subprocess

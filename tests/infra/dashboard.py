@@ -1,4 +1,4 @@
-"""The queries of the Grafana dashboard, as Prometheus gets them."""
+"""Reads the queries of the Grafana dashboard as Prometheus gets them."""
 
 import json
 import re

@@ -1,6 +1,6 @@
-"""The dashboard drawn from Prometheus' answers: panels, places and legends of the JSON, charts of our own.
+"""Draws the dashboard from Prometheus' results, with the JSON's panels, positions and legends.
 
-It shows what the queries give, not how Grafana looks.
+The charts are our own. They show the results of the queries, not Grafana's look.
 """
 
 import re
@@ -21,7 +21,7 @@ h2 { font-size: 14px; margin: 0 0 6px } .label { font-size: 11px; fill: #555 } .
 
 
 def page(panels: Mapping[str, Series], explained: Mapping[str, str]) -> str:
-    """One page without external assets; an empty query says why, by ``explained``."""
+    """One page without external assets. For an empty query it shows the reason from ``explained``."""
     start = min(float(one["values"][0][0]) for series in panels.values() for one in series)
     parts = []
     for panel in dashboard.load()["panels"]:

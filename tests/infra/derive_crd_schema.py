@@ -1,8 +1,8 @@
-"""Makes crds.json.gz out of CRDs: strict (a misspelt key fails), and small.
+"""Makes crds.json.gz from CRDs. The result is strict (a misspelled key fails) and small.
 
     python tests/infra/derive_crd_schema.py *.yaml
 
-The CRDs are those of the repositories in SOURCE, all Apache-2.0. Equal parts (the pod template occurs many
+The CRDs come from the repositories in SOURCE, all Apache-2.0. Equal parts (the pod template occurs many
 times) become one definition each.
 """
 
@@ -22,12 +22,12 @@ SOURCE = (
     "prometheus-operator/prometheus-operator 6adcebc50 (podmonitors, prometheusrules); "
     "kubernetes-sigs/kueue ff69552e79 (clusterqueues, localqueues, resourceflavors)"
 )
-# What only the API server reads, or what a person reads.
+# Keys that only the API server or humans read.
 _DROPPED = ("description", "format", "default", "x-kubernetes-list-type", "x-kubernetes-list-map-keys",
             "x-kubernetes-map-type", "x-kubernetes-validations")  # fmt: skip
 _METADATA = {"name", "generateName", "namespace", "labels", "annotations", "finalizers"}
 _SHARED_FROM = 120
-"""Characters from which an equal part is worth a definition."""
+"""Minimum characters of an equal part to become a definition."""
 
 
 def strict(schema: Any) -> Any:
@@ -48,7 +48,7 @@ def strict(schema: Any) -> Any:
 
 
 def resource(crd: dict[str, Any]) -> tuple[str, Any]:
-    """Kind and strict schema of the resource that ``crd`` defines, in the version that is stored."""
+    """Kind and strict schema of the resource that ``crd`` defines, in the stored version."""
     kind = crd["spec"]["names"]["kind"]
     version = next(one for one in crd["spec"]["versions"] if one["storage"])
     schema = strict(version["schema"]["openAPIV3Schema"])

@@ -3,9 +3,9 @@
     npm pack @cdktf/provider-aws@21.22.1 @cdktf/provider-helm@12.1.2     # then unpack to aws/ and helm/
     python -m tests.infra.derive_terraform_schema aws/lib helm/lib
 
-No machine of CI reaches Terraform's registry, so `terraform validate` cannot load a provider. The type
-declarations that HashiCorp generates from the same provider schemas (MPL-2.0) hold names, types and what is
-required; those facts are kept here, not the declarations.
+CI cannot reach Terraform's registry, so `terraform validate` cannot load a provider. HashiCorp generates type
+declarations from the same provider schemas (MPL-2.0), with names, types and requirements. This module
+extracts these facts, not the declarations.
 """
 
 import gzip
@@ -39,7 +39,7 @@ def fields(name: str, interfaces: dict[str, str], *, top: bool = False) -> dict[
     for match in _FIELD.finditer(interfaces[name]):
         link = re.search(r"#(\w+) \w+#\w+\}", match["doc"])
         argument = link[1] if link else snake(match["name"])
-        if top and argument == "id":  # declared for every resource, settable in none
+        if top and argument == "id":  # declared for every resource, but never settable
             continue
         entry: dict[str, Any] = {"required": True} if not match["optional"] else {}
         kind = match["type"].replace("| cdktf.IResolvable", "").strip()
@@ -56,7 +56,7 @@ def fields(name: str, interfaces: dict[str, str], *, top: bool = False) -> dict[
 
 
 def simple(kind: str) -> str:
-    """Terraform's word for a type."""
+    """Terraform's name of a type."""
     words = {"string": "string", "number": "number", "boolean": "bool"}
     if kind in words:
         return words[kind]

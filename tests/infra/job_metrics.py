@@ -1,8 +1,8 @@
-"""Jobs submitted to a Ray that a real Prometheus scrapes; dashboard and alerts evaluated on that.
+"""Submits jobs to a Ray that a real Prometheus scrapes, and evaluates dashboard and alerts on the results.
 
     python -m tests.infra.job_metrics --write       # benchmarks/results/dashboard.md and dashboard.html
 
-Prometheus keeps what it saw, so the expressions are evaluated afterwards, at every second of the run.
+Prometheus stores the metrics, so the expressions are evaluated afterwards, for every second of the run.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.support.ray_head import ray_head
 from tests.support.submitted_jobs import fail_build, submit_jobs
 
 RESULTS = ROOT / "benchmarks" / "results"
-# What a machine without GPU and a corpus of a megabyte cannot have.
+# Data that is missing on a machine without GPU and with a corpus of one megabyte.
 EXPLAINED = {
     "Waiting for data, packing, MFU/C": "the peak FLOP/s of a CPU are unknown, so a test sets the value",
     "Objects spilled/A": "nothing was spilled",
@@ -36,7 +36,7 @@ _THRESHOLD = re.compile(r" (?:==|>) (?:[\d.]+|Inf)")
 
 @dataclass
 class Evaluated:
-    """What Prometheus saw of builds and a run below ``home``; series by panel and by rule."""
+    """The metrics of builds and a run below ``home`` in Prometheus: series by panel and by rule."""
 
     home: Path
     panels: dict[str, Series]
@@ -47,14 +47,14 @@ class Evaluated:
 
 @dataclass
 class SubmittedJobs:
-    """The home folder of the jobs after their end, and what a Prometheus saw, where there is one."""
+    """The home folder of the finished jobs, and the metrics in Prometheus, if installed."""
 
     home: Path
     evaluated: Evaluated | None
 
 
 def rule_expressions() -> dict[str, str]:
-    """Every rule's expression by its name; of an alert what it compares, without its thresholds."""
+    """Rule name -> expression. For an alert, the expression without its thresholds."""
     groups = yaml.safe_load((ROOT / "infra/prometheus/rules.yaml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     texts = {rule.get("alert") or rule["record"]: rule["expr"] for rule in rules}
@@ -63,9 +63,9 @@ def rule_expressions() -> dict[str, str]:
 
 
 def run(folder: Path) -> SubmittedJobs:
-    """Submits the jobs to a Ray of their own, which Prometheus watches if installed; ``folder`` is empty."""
+    """Submits the jobs to their own Ray, which Prometheus scrapes if installed. ``folder`` must be empty."""
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
-    # As `ray start` gives it, with this environment's python first and no path to the checkout.
+    # Like the environment of `ray start`, with this environment's python first and no path to the checkout.
     variables = {"PATH": path, "PYTHONPATH": "", "RAY_metrics_report_interval_ms": "1000"}
     with ray_head(folder, 2, variables) as head:
         if find_tool("prometheus") is None:
@@ -76,8 +76,8 @@ def run(folder: Path) -> SubmittedJobs:
             wait_for(server, 'up{job="ray"} == 1')
             began = time.time()
             home = submit_jobs(head, folder)
-            # Ray shows the report of a job that has ended for some seconds. A busy machine may miss it: then
-            # the next build that fails has it.
+            # Ray shows the metrics of a finished job for some seconds. A busy machine may miss them. Then the
+            # next failing build provides them.
             fail_build(head, folder)
             while not _fires(server, "BertmillUnitsFailed"):
                 fail_build(head, folder)
@@ -97,7 +97,7 @@ def _evaluate(server: str, home: Path, began: float, ended: float) -> Evaluated:
 
 
 def _fires(server: str, alert: str) -> bool:
-    """Whether the alert has fired so far, or does within ten scrapes."""
+    """Whether the alert has fired so far, or fires within ten scrapes."""
     series = f'ALERTS{{alertname="{alert}", alertstate="firing"}}'
     for _ in range(10):
         if query(server, f"last_over_time({series}[1d])"):
@@ -107,14 +107,14 @@ def _fires(server: str, alert: str) -> bool:
 
 
 def logged(home: Path) -> list[dict[str, Any]]:
-    """The figures in the run's own log, of all attempts."""
+    """The metrics of all attempts in the run's own log."""
     paths = sorted(home.glob("runs/demo/*/metrics/attempt-*/rank-00000.jsonl"))
     records = [json.loads(line) for path in paths for line in path.read_text().splitlines()]
     return [record for record in records if "event" not in record]
 
 
 def table(seen: Evaluated) -> str:
-    """Every expression with what it gave, in Markdown."""
+    """Every expression with its result, in Markdown."""
     lines = ["| panel / query | expression | series | last values | |", "|---|---|---|---|---|"]
     lines += [
         _line(name, dashboard.expressions()[name], series, "" if series else EXPLAINED[name])
@@ -140,9 +140,9 @@ def _last(one: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Runs, and prints or writes the tables."""
+    """Runs the jobs, and prints or writes the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="keep table and page in benchmarks/results")
+    parser.add_argument("--write", action="store_true", help="write table and page to benchmarks/results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="metrics-") as folder:
         seen = run(Path(folder)).evaluated

@@ -1,4 +1,4 @@
-"""Checks manifests as an API server would, but strictly: an unknown key is an error."""
+"""Checks manifests as an API server would, but treats unknown keys as errors."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ KUBERNETES_VERSION = "1.33.0"
 
 @cache
 def _validators() -> dict[str, Draft202012Validator]:
-    """Validator by kind, of the resources that CRDs define."""
+    """Kind -> validator of the resources that CRDs define."""
     data = json.loads(gzip.decompress(SCHEMAS.read_bytes()))
     return {
         kind: Draft202012Validator({"$defs": data["$defs"], **schema})
@@ -26,7 +26,7 @@ def _validators() -> dict[str, Draft202012Validator]:
 
 
 def render(overlay: Path) -> list[dict[str, Any]]:
-    """What ``kubectl apply -k`` would send. Raises ValueError with kustomize's message."""
+    """The resources that ``kubectl apply -k`` would send. Raises ValueError with kustomize's message."""
     done = run_tool("kubectl", "kustomize", str(overlay))
     if done.returncode:
         raise ValueError(done.stderr)
@@ -34,7 +34,7 @@ def render(overlay: Path) -> list[dict[str, Any]]:
 
 
 def faults(resource: dict[str, Any]) -> list[str]:
-    """What is wrong with ``resource``, one line for each fault, with its place."""
+    """The faults of ``resource``, one line each, with their location."""
     validator = _validators().get(resource["kind"])
     if validator is not None:
         found = sorted(validator.iter_errors(resource), key=lambda error: list(map(str, error.path)))

@@ -1,4 +1,4 @@
-"""A real Prometheus with the repository's rules, and questions to it."""
+"""Runs a real Prometheus with the repository's rules, and queries it."""
 
 import shutil
 import subprocess
@@ -21,13 +21,13 @@ Series = list[dict[str, Any]]
 
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[str]:
-    """Scrapes ``target`` every second; the address of its interface. Skips the test where there is none."""
+    """Scrapes ``target`` every second. Yields the URL of the server. Skips the test without Prometheus."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("prometheus is missing: apt-get install prometheus")
     (port,) = free_ports(1)
     rules = (ROOT / "infra/prometheus/rules.yaml").read_text()
-    # A run of a minute would be over before rules of every half minute had seen it twice.
+    # With an interval of half a minute, the rules would not see a run of one minute twice.
     (folder / "rules.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
@@ -51,7 +51,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
 
 
 def _is_ready(server: str) -> bool:
-    """Whether the server answers; it starts with refused connections and 503."""
+    """Whether the server answers. At first it refuses connections and returns 503."""
     try:
         return requests.get(f"{server}/-/ready", timeout=300).ok
     except requests.ConnectionError:
@@ -59,12 +59,12 @@ def _is_ready(server: str) -> bool:
 
 
 def query(server: str, expression: str) -> Series:
-    """The value of ``expression`` now: series with a ``value``."""
+    """The current value of ``expression``, as series with a ``value``."""
     return _ask(server, "query", query=expression)
 
 
 def query_range(server: str, expression: str, start: float, end: float) -> Series:
-    """The values of ``expression`` at every second of a time: series with ``values``."""
+    """The values of ``expression`` at every second of an interval, as series with ``values``."""
     return _ask(server, "query_range", query=expression, start=start, end=end, step=1)
 
 

@@ -1,7 +1,7 @@
 """Checks a Terraform module against the providers' schemas and against itself, without any provider.
 
-What ``terraform validate`` would say of names, nesting, required arguments and literal types; and every
-reference must lead to something that the module declares.
+Like ``terraform validate``, it checks names, nesting, required arguments and literal types. Every reference
+must have a declaration in the module.
 """
 
 import gzip
@@ -33,7 +33,7 @@ class Block:
 
 @dataclass
 class Module:
-    """What the files of a folder declare."""
+    """The declarations in the files of a folder."""
 
     resources: list[Block] = field(default_factory=list)
     variables: set[str] = field(default_factory=set)
@@ -51,7 +51,7 @@ def schemas() -> dict[str, Any]:
 
 
 def _plain(data: Any) -> Any:
-    """``data`` without the quotes and notes that the parser leaves in it."""
+    """``data`` without the quotes and notes of the parser."""
     if isinstance(data, dict):
         return {
             key.strip('"'): _plain(value)
@@ -86,7 +86,7 @@ def read_module(folder: Path) -> Module:
 
 
 def faults(folder: Path) -> list[str]:
-    """What is wrong with the module in ``folder``, one line each."""
+    """The faults of the module in ``folder``, one line each."""
     module = read_module(folder)
     found: list[str] = []
     for block in module.resources:
@@ -138,7 +138,7 @@ def _check_nested(value: Any, entry: dict[str, Any], where: str, *, dynamic: boo
 
 
 def _fits(value: Any, kind: str) -> bool:
-    """Whether a literal has the type; an expression may have any."""
+    """Whether a literal has the type. An expression may have any type."""
     if kind == "any" or (isinstance(value, str) and value.startswith("${")):
         return True
     if isinstance(value, str):
@@ -180,7 +180,7 @@ _REFERENCE = re.compile(
 
 
 def _check_references(module: Module, text: str) -> Iterator[str]:
-    """Every var., local., module. and resource reference leads to a declaration that has the attribute."""
+    """The var., local., module. and resource references without a declaration that has the attribute."""
     known = {(block.kind, block.name) for block in module.resources}
     kinds = {block.kind for block in module.resources}
     code = re.sub(r"(?m)#.*$", "", text)

@@ -1,4 +1,4 @@
-"""The Dockerfile passes the real hadolint, copies what exists, pins what it installs, and is not root."""
+"""Tests that the Dockerfile passes hadolint, copies existing files, pins packages, and is not run as root."""
 
 import fnmatch
 import re
@@ -82,7 +82,7 @@ def test_libraries_are_pinned() -> None:
     assert not [one for one in wanted if one.startswith("torch")]
     names = {re.match(r"[A-Za-z0-9._-]+", one)[0].lower().replace("_", "-") for one in wanted}  # type: ignore[index]
     assert {"ray", "pyarrow"} <= names
-    # Ray's launcher runs on the head, in the image: its providers import these.
+    # Ray's launcher runs on the head, in the image, and its providers import these.
     assert {"boto3", "google-api-python-client"} <= names
     assert names - pinned <= {"setuptools"}
     assert "torch" in pinned
@@ -96,7 +96,7 @@ def _root_shell() -> str:
 
 
 def test_the_image_has_what_rays_launcher_runs_in_it() -> None:
-    """`ray up` copies with rsync through `docker exec`; the head reaches its workers with ssh and rsync."""
+    """`ray up` copies with rsync through `docker exec`. The head reaches its workers with ssh and rsync."""
     import inspect
 
     from ray.autoscaler._private import command_runner
@@ -110,7 +110,7 @@ def test_the_image_has_what_rays_launcher_runs_in_it() -> None:
 
 
 def test_the_token_is_mounted_where_ray_looks_for_it() -> None:
-    """Ray's launcher takes the home folder from the image's variables, and root's when there is none."""
+    """Ray's launcher uses the home folder in the image's variables, or else root's."""
     from ray.autoscaler._private.docker import docker_start_cmds
 
     variables = dict(re.findall(r"(\w+)=(\S+)", " ".join(
@@ -122,7 +122,7 @@ def test_the_token_is_mounted_where_ray_looks_for_it() -> None:
     mounts = yaml.safe_load((ROOT / "cluster/aws.yaml").read_text())["file_mounts"]
     command = docker_start_cmds("ubuntu", "image", mounts, "bertmill", [], "x", variables["HOME"], "docker")
     assert f":/home/{user[1]}/.ray/auth_token" in command
-    # Docker would make a missing folder as root.
+    # Docker would create a missing folder as root.
     assert f"install -d -o {user[1]} -g {user[1]} -m 700 /home/{user[1]}/.ray" in _root_shell()
 
 

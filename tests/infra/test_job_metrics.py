@@ -1,4 +1,4 @@
-"""Real jobs publish, a real Prometheus scrapes, and every panel and alert is evaluated on that."""
+"""Evaluates every panel and alert on the metrics of real jobs in a real Prometheus."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from tests.support.submitted_jobs import LONG_STEPS, STEPS
 
 @pytest.fixture
 def seen(submitted_jobs: job_metrics.SubmittedJobs) -> job_metrics.Evaluated:
-    run_tool("prometheus", "--version")  # skips where there is none
+    run_tool("prometheus", "--version")  # skips the test if it is missing
     assert submitted_jobs.evaluated is not None
     return submitted_jobs.evaluated
 
@@ -28,7 +28,7 @@ def _values(series: Series) -> list[float]:
 
 def test_every_query_has_data_or_an_explanation(seen: job_metrics.Evaluated) -> None:
     assert {name for name, series in seen.panels.items() if not series} <= set(job_metrics.EXPLAINED)
-    # It looks for runs that report nothing any more, which Ray shows a minute after their end.
+    # It detects runs that no longer report. Ray shows them for a minute after their end.
     assert {name for name, series in seen.rules.items() if not series} <= {"BertmillTrainingGone"}
     assert set(seen.health.values()) == {"ok"}
 
@@ -70,7 +70,7 @@ def test_all_stages_of_the_build_are_seen_to_their_end(seen: job_metrics.Evaluat
         for one in seen.panels["Progress of the stages/A"]
         if one["metric"]["build"] == "corpus"
     }
-    # The last stage is so short that it may begin and end after the last report.
+    # The last stage is short and may begin and end after the last report.
     assert set(progress) | {"instances"} == {
         "templates", "template tables", "extract", "dedup-pages", "dedup-texts", "vocabulary", "instances",
     }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Every overlay renders with the real kustomize and fits KubeRay's own CRDs; mistakes are caught."""
+"""Tests that every overlay renders with kustomize and fits KubeRay's CRDs, and that mistakes are caught."""
 
 import copy
 import inspect
@@ -142,7 +142,7 @@ def test_only_pods_of_the_cluster_its_submitter_and_the_operator_connect(
         (budget,) = [one["spec"] for one in resources if one["kind"] == "PodDisruptionBudget"]
         assert budget["maxUnavailable"] == 0
         labels = _cluster(resources)["headGroupSpec"]["template"]["metadata"]["labels"]
-        # The operator adds this one.
+        # The operator adds this volume.
         assert budget["selector"]["matchLabels"].items() <= {**labels, "ray.io/node-type": "head"}.items()
 
 
@@ -314,7 +314,7 @@ def test_pods_find_their_spill_and_config_folders(rendered: dict[str, list[dict[
 def test_overlays_run_the_configs_of_the_same_name(overlay: str, config: str) -> None:
     file = KUBERAY / "overlays" / overlay / f"{overlay.partition('-')[0]}.yaml"
     ours, theirs = (yaml.safe_load(path.read_text()) for path in (file, ROOT / f"configs/{config}.yaml"))
-    if overlay == "pretrain-spot":  # nodes come and go without end
+    if overlay == "pretrain-spot":  # nodes join and leave at any time
         for field in ("max_failures", "num_workers"):
             ours["workers"][field] = theirs["workers"][field]
     # The GPUs of the manifests have less memory than those of the configs.
@@ -324,7 +324,7 @@ def test_overlays_run_the_configs_of_the_same_name(overlay: str, config: str) ->
 
 
 def test_workers_drain_for_as_long_as_they_may_live(rendered: dict[str, list[dict[str, Any]]]) -> None:
-    """Ray would kill everything 30 seconds after SIGTERM, whatever Kubernetes allows."""
+    """By default Ray kills everything 30 seconds after SIGTERM, even if Kubernetes allows more time."""
     from ray._private import node, ray_constants
 
     name = "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
@@ -339,7 +339,7 @@ def test_workers_drain_for_as_long_as_they_may_live(rendered: dict[str, list[dic
 
 
 def test_shared_memory_holds_the_object_store(rendered: dict[str, list[dict[str, Any]]]) -> None:
-    """Ray takes a share of the container's memory for it, and /tmp instead when /dev/shm is smaller."""
+    """Ray uses a share of the container's memory for it, or /tmp if /dev/shm is smaller."""
     from ray._private import ray_constants
 
     for resources in rendered.values():
@@ -361,7 +361,7 @@ def _bytes(text: str) -> float:
     return float(text.removesuffix("Gi")) * 2**30
 
 
-# Since which operator the API server knows a field; older ones refuse it.
+# The first operator version whose CRDs have the field. Older ones reject it.
 SINCE = {"authOptions": (1, 5, 1), "preRunningDeadlineSeconds": (1, 6, 0), "submitterConfig": (1, 2, 0)}
 
 

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a real Ray whose workers publish; the dashboard is evaluated on that."""
+"""Evaluates the dashboard on a real Prometheus that scrapes a real Ray with publishing workers."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from tests.infra.prometheus import prometheus, query, rule_health, wait_for
 from tests.infra.tools import ROOT
 from tests.support.ray_head import RayHead, ray_head
 
-# What a run and a build report, published from a worker process as rank 0 and the driver do it.
+# Publishes the metrics of a run and a build from a worker process, as rank 0 and the driver do.
 PUBLISHER = """
 import itertools, ray, time
 from cluster.ray_cluster.metrics import BuildMetrics, TrainingMetrics
@@ -23,7 +23,7 @@ ray.init(address="auto", log_to_driver=False)
 @ray.remote(num_cpus=0)
 class Publisher:
     def __init__(self):
-        # Said once, and looked at long afterwards.
+        # Set once and queried much later.
         self.run, self.build = TrainingMetrics("base"), BuildMetrics("wiki")
         self.run({"event": "started", "step": 0})
         self.build.planned("extract", 10)
@@ -65,13 +65,13 @@ def publishing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
 @pytest.mark.ray
 def test_dashboard_on_real_figures(publishing: RayHead, tmp_path: Path) -> None:
     with prometheus(tmp_path, f"127.0.0.1:{publishing.metrics_port}") as server:
-        # Ray itself forgets a gauge that is not set again for two reports, here two seconds.
+        # Ray drops a gauge that is not set again for two reports, here two seconds.
         wait_for(server, "ray_bertmill_train_step > 50")
         for figure in metrics.ALL:
             found = wait_for(server, f"ray_{metrics.PREFIX}{figure.name}")
             expected = set(figure.labels) | ({"build"} if figure.name.startswith("build_") else {"run"})
             assert expected <= set(found[0]["metric"]), figure.name
-        # No GPU here, and nothing was spilled. A busy machine may leave out a report: then the next has it.
+        # There is no GPU, and nothing was spilled. A busy machine may skip a report. Then the next has it.
         absent = {"GPU in use/A", "Objects spilled/A"}
         values = {
             name: query(server, text) if name in absent else wait_for(server, text)

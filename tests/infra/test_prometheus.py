@@ -1,4 +1,4 @@
-"""Rules, configs and dashboard through the real promtool; mistakes are caught."""
+"""Checks rules, configs and dashboard with promtool, and tests that mistakes are caught."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from tests.infra.kubernetes import faults, render
 from tests.infra.tools import ROOT, run_tool
 
 FOLDER = ROOT / "infra" / "prometheus"
-# Ray's own metrics that the dashboard shows; the live test finds those that a machine without GPU has.
+# Ray's own metrics on the dashboard. The live test covers those of a machine without GPU.
 RAYS_OWN = {
     "ray_node_cpu_utilization", "ray_node_mem_used", "ray_node_mem_total", "ray_node_gpus_utilization",
     "ray_spill_manager_objects_bytes",
@@ -117,7 +117,7 @@ def test_rules_use_metrics_that_we_publish() -> None:
 
 
 def _without_kubernetes(text: str) -> str:
-    """Debian's promtool is built without Kubernetes discovery: that block gives way to a fixed target."""
+    """Debian's promtool lacks Kubernetes discovery, so a fixed target replaces that block."""
     config = yaml.safe_load(text)
     for job in config["scrape_configs"]:
         if job.pop("kubernetes_sd_configs", None):
@@ -156,7 +156,7 @@ def test_dashboard_shows_metrics_that_exist_and_all_of_ours() -> None:
     shown = set().union(*map(dashboard.metric_names, dashboard.expressions().values()))
     ours = {f"ray_{metrics.PREFIX}{figure.name}" for figure in metrics.ALL}
     assert shown - ours == RAYS_OWN
-    # Not every figure needs a panel, but a panel must not be lost unseen.
+    # Not every metric needs a panel, but removing a panel must be deliberate.
     unseen = {name.removeprefix("ray_bertmill_") for name in ours - shown}
     assert unseen == {"train_tokens", "train_checkpoint_seconds", "train_language_nsp_accuracy",
                       "train_language_mlm_loss", "build_stage_rate"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Real Terraform on the module that needs no provider; typed checks of the rest; mistakes are caught."""
+"""Tests the provider-free module with Terraform and the rest with schemas, and that mistakes are caught."""
 
 import json
 import re
@@ -18,7 +18,7 @@ TERRAFORM = ROOT / "infra" / "terraform"
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
-    """A copy that a test may spoil."""
+    """A copy that a test may change."""
     shutil.copytree(TERRAFORM, tmp_path / "terraform", ignore=shutil.ignore_patterns(".terraform*"))
     return tmp_path / "terraform"
 
@@ -158,13 +158,13 @@ def test_nodes_offer_what_the_manifests_ask_for(modules: Path) -> None:
                     assert _too_small({**groups[name], "tags": {}}, pod) == ["ephemeral-storage"]
 
 
-# CPUs, GiB of memory and GPUs of the machines that the plan names.
+# CPUs, GiB of memory and GPUs of the machine types in the plan.
 MACHINES = {"4xlarge": (16, 64, 0), "2xlarge": (8, 32, 0), "24xlarge": (96, 1152, 8)}
 _DISK_TAG = "k8s.io/cluster-autoscaler/node-template/resources/ephemeral-storage"
 
 
 def _amount(text: str) -> float:
-    """Kubernetes' word for an amount; memory and disks in GiB."""
+    """The value of an amount in Kubernetes' notation, with memory and disks in GiB."""
     for unit, factor in {"Gi": 1.0, "Mi": 2**-10, "m": 1e-3}.items():
         if text.endswith(unit):
             return float(text.removesuffix(unit)) * factor
@@ -172,13 +172,13 @@ def _amount(text: str) -> float:
 
 
 def _too_small(group: dict[str, Any], pod: dict[str, Any]) -> list[str]:
-    """Of what an empty node of the group has too little, as the autoscaler sees it, for all of a pod."""
+    """The resources that an empty node of the group lacks for a pod, as the autoscaler sees it."""
     wanted: dict[str, float] = {}
     for container in pod["containers"]:
         for name, text in container["resources"]["requests"].items():
             wanted[name] = wanted.get(name, 0.0) + _amount(str(text))
     disk = _amount(group["tags"].get(_DISK_TAG, "0"))
-    # The kubelet and what runs on every node take a share.
+    # The kubelet and daemons on every node take a share.
     assert disk <= group["disk_gib"] * 0.9
     found: list[str] = []
     for kind in group["instance_types"]:
@@ -203,7 +203,7 @@ def test_every_decision_can_be_made_from_the_root_module() -> None:
 
 
 def test_the_launcher_may_do_what_ray_does_on_the_head(modules: Path) -> None:
-    """Every call that Ray's AWS code makes on a configured head, and the keys of its tag."""
+    """Covers every call of Ray's AWS code on a configured head, and the keys of its tags."""
     import inspect
 
     from ray.autoscaler import tags
@@ -222,7 +222,7 @@ def test_the_launcher_may_do_what_ray_does_on_the_head(modules: Path) -> None:
         "describe_instance_types": "ec2:DescribeInstanceTypes",
         "terminate_instances": "ec2:TerminateInstances",
     }
-    # Stopped workers are not kept (cache_stopped_nodes), so none is stopped or started.
+    # Workers are terminated, not stopped (cache_stopped_nodes), so there are no calls to stop or start them.
     assert called - {"stop_instances", "start_instances"} == set(rights)
     assert set(rights.values()) | {"ec2:DescribeInstances", "iam:PassRole"} <= actions
     assert f"/{tags.TAG_RAY_CLUSTER_NAME}" in json.dumps(statements)

@@ -1,4 +1,4 @@
-"""The real validators, found beside Python or on PATH; a test whose tool is missing is skipped by name."""
+"""Finds and runs the real validators, next to Python or on PATH. Skips a test whose tool is missing."""
 
 import shutil
 import subprocess
@@ -13,14 +13,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def find_tool(name: str) -> str | None:
-    """The path of a validator, None where it is missing."""
+    """The path of a validator, or None if it is missing."""
     return shutil.which(name, path=f"{Path(sys.executable).parent}") or shutil.which(name)
 
 
 def run_tool(
     name: str, *words: str, text: str | None = None, cwd: Path = ROOT
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a validator; its exit status is for the caller to judge."""
+    """Runs a validator. The caller checks its exit status."""
     found = find_tool(name)
     if found is None:
         how = {"promtool": "apt-get install prometheus", "prometheus": "apt-get install prometheus"}

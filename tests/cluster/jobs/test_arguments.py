@@ -1,4 +1,4 @@
-"""What the command lines of both jobs have in common."""
+"""Tests the command-line arguments that both jobs share."""
 
 import pytest
 

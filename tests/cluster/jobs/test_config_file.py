@@ -1,4 +1,4 @@
-"""Config files: overrides from the command line, and mistakes by file and field."""
+"""Tests overrides from the command line, and errors that name the config file and the field."""
 
 from pathlib import Path
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""A submitted job outlives the kill after ``ray job stop``, and otherwise ends with its entry process."""
+"""Tests that a submitted job survives the kill after ``ray job stop``, and else ends with its entry process."""
 
 import os
 import signal
@@ -67,7 +67,7 @@ def test_an_error_that_nobody_expects_has_its_traceback(tmp_path: Path, entry: s
 def test_a_stop_and_the_kill_after_it_leave_the_time_to_save(
     tmp_path: Path, entry: subprocess.Popen[str]
 ) -> None:
-    """As Ray's job supervisor does it: SIGTERM to the process and its descendants, then SIGKILL."""
+    """Acts like Ray's job supervisor: SIGTERM to the process and its descendants, then SIGKILL."""
     processes = [psutil.Process(entry.pid), *psutil.Process(entry.pid).children(recursive=True)]
     for process in processes:
         process.send_signal(signal.SIGTERM)
@@ -77,7 +77,7 @@ def test_a_stop_and_the_kill_after_it_leave_the_time_to_save(
     entry.wait()
     (tmp_path / "saved").touch()
     wait_until((tmp_path / "ended").exists)
-    assert entry.communicate(timeout=HANG_SECONDS)[0] == ""  # nobody holds the pipe any more
+    assert entry.communicate(timeout=HANG_SECONDS)[0] == ""  # no process has the pipe open
 
 
 def test_the_death_of_the_entry_process_is_a_request_to_stop(

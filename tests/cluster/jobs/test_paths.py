@@ -1,4 +1,4 @@
-"""How relative paths of a config resolve, on this machine and in a submitted job."""
+"""Tests how relative paths in a config resolve, on this machine and in a submitted job."""
 
 from pathlib import Path
 

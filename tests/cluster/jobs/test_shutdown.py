@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C mean the same: a flag, or an exception where there is nothing to save."""
+"""Tests that SIGTERM and Ctrl-C both set a flag, or raise an exception if there is nothing to save."""
 
 import signal
 import sys
@@ -26,11 +26,11 @@ def test_a_signal_sets_the_flag_however_often_it_comes(number: signal.Signals) -
 def test_where_nothing_can_be_lost_it_interrupts_once(number: signal.Signals) -> None:
     with shutdown.handled():
         with pytest.raises(shutdown.Interrupted), shutdown.interruptible(), ExitStack() as cleanup:
-            cleanup.callback(signal.raise_signal, number)  # the clean-up goes on
+            cleanup.callback(signal.raise_signal, number)  # must not interrupt the cleanup
         cleaned_up = shutdown.requested()
         assert cleaned_up
         signal.raise_signal(number)
-        # What was asked for between two interruptible parts is not forgotten.
+        # A signal between two interruptible parts takes effect in the second one.
         with pytest.raises(shutdown.Interrupted), shutdown.interruptible():
             pytest.fail("entered")
 
@@ -48,7 +48,7 @@ def test_other_threads_are_left_alone() -> None:
 
 
 def test_handlers_that_a_library_replaces_are_put_back() -> None:
-    """As by ray.init, whose own handler of SIGTERM ends the process with sys.exit."""
+    """For example by ray.init, whose own handler of SIGTERM calls sys.exit."""
     with shutdown.handled():
         with shutdown.preserved():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)

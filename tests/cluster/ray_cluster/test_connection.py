@@ -1,4 +1,4 @@
-"""What a user sees of Ray's start."""
+"""Tests Ray's start as a user sees it."""
 
 import os
 import subprocess

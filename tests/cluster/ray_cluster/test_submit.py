@@ -1,4 +1,4 @@
-"""Jobs on a real Ray that asks for a token, through the command line; and what is refused before."""
+"""Tests job submission from the command line to a real Ray with token authentication, and early errors."""
 
 import json
 import subprocess
@@ -132,7 +132,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A working directory whose entry file prints what it sees and exits with the given status."""
+    """A working directory whose entry file prints its environment and exits with the given status."""
     folder = tmp_path_factory.mktemp("checkout")
     for name in ("pipeline", "infra", ".git", "runs", "configs"):
         (folder / name).mkdir()
@@ -164,7 +164,7 @@ def _bertmill(head: RayHead, folder: Path, *words: str, **variables: str) -> sub
 @pytest.mark.slow
 @pytest.mark.ray
 class TestOnRay:
-    """One Ray head with a token; every call is a separate process, as for a user."""
+    """One Ray head with a token. Every call is a separate process, as for a user."""
 
     def test_output_and_exit_status_come_back(self, head: RayHead, checkout: Path) -> None:
         words = ["build", "--config", "configs/books.yaml", "--env", "SECRET"]

@@ -1,4 +1,4 @@
-"""Each storage function, with the same meaning on local files, Google Cloud Storage and S3."""
+"""Tests that each storage function works alike on local files, Google Cloud Storage and S3."""
 
 import io
 import os
@@ -262,7 +262,7 @@ def test_local_files_of_killed_writers_are_removed_when_nobody_writes_to_them(tm
 
 
 def test_only_files_are_replaced(tmp_path: Path) -> None:
-    """A rename over /dev/stdout or a pipe would take its place."""
+    """A rename over /dev/stdout or a pipe would replace it."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "source").write_bytes(b"x")

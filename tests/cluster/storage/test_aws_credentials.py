@@ -1,4 +1,4 @@
-"""Credentials of machines and pods: a service that is busy is asked again, one that refuses is not."""
+"""Tests the credentials of machines and pods. Queries a busy service again, but not one that refuses."""
 
 import json
 import threading
@@ -23,7 +23,7 @@ class CredentialService:
     def __init__(self, credentials: dict[str, str]) -> None:
         self.credentials = credentials
         self.answers: list[int] = []
-        """Statuses of the next requests; 200 follows."""
+        """Statuses of the next requests. Later ones get 200."""
         self.requests = 0
         service = self
 
@@ -40,7 +40,7 @@ class CredentialService:
             do_PUT = do_GET
 
             def log_message(self, *_: object) -> None:
-                """Tests read no logs of requests."""
+                """Discards the log of requests."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -63,7 +63,7 @@ class CredentialService:
 def service(
     s3_server: S3Server, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[CredentialService]:
-    """A service that gives the credentials of the S3 server, which the environment does not have."""
+    """A service with the credentials of the S3 server, which the environment lacks."""
     service = CredentialService(dict(s3_server.environment))
     for name in (
         "AWS_ACCESS_KEY_ID",
@@ -74,7 +74,7 @@ def service(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.url)
-    # The key of the cache of clients: no client of another test is used.
+    # Part of the key of the client cache, so that the test uses no client of another test.
     monkeypatch.setenv("AWS_REGION", tmp_path_factory.mktemp("region").name)
     monkeypatch.setattr(retries, "FIRST_DELAY_SECONDS", 0.05)
     yield service
@@ -122,7 +122,7 @@ def test_no_metadata_is_told_at_once(
 def test_a_busy_pod_identity_agent_is_asked_again(
     service: CredentialService, s3_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """botocore itself asks three times in a row; the second round is ours."""
+    """botocore itself makes three attempts. The second round comes from our retries."""
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{service.url}/v1/credentials")
     monkeypatch.setattr("botocore.utils.ContainerMetadataFetcher.SLEEP_TIME", 0.01)
     service.answers = [503] * 4

@@ -1,4 +1,4 @@
-"""Answers that say "fine" and are not what was asked for: of a broken store, or of a gateway before it."""
+"""Tests successful responses with wrong content, from a broken store or from a gateway before it."""
 
 import http.server
 import threading
@@ -22,7 +22,7 @@ DATA = bytes(range(100))
 
 
 class Scripted:
-    """A web server whose answers a test gives: one for each request, the last one again and again."""
+    """A web server with scripted responses, one for each request. The last one repeats."""
 
     def __init__(self) -> None:
         self.answers: list[Answer | Callable[[str | None], Answer]] = []
@@ -31,7 +31,7 @@ class Scripted:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Discards the log."""
 
             def handle_any(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -79,7 +79,7 @@ def xml(text: str) -> Answer:
 
 
 def version(asked: str | None) -> Answer:
-    """Answers a HEAD, and a GET as a server that knows no ranges."""
+    """Responds to HEAD, and to GET like a server without support for ranges."""
     del asked
     return 200, {"ETag": '"v"', "Last-Modified": "Sat, 28 Nov 2026 10:00:00 GMT"}, DATA
 
@@ -100,13 +100,13 @@ NO_LISTS = {
 
 @pytest.mark.parametrize("answer", NO_LISTS.values(), ids=NO_LISTS.keys())
 def test_an_invalid_list_is_not_an_empty_one(store: Scripted, answer: Answer) -> None:
-    """An empty list would say that a run has no checkpoints."""
+    """An empty list would mean that a run has no checkpoints."""
     store.answers = [answer]
     with pytest.raises(StorageError, match="s3://b/x: list: gave up after"):
         storage.list_files("s3://b/x")
     with pytest.raises(StorageError, match="s3://b/x: list"):
         storage.delete_prefix("s3://b/x")
-    # When the store is itself again, the same call goes through.
+    # Once the store has recovered, the same call succeeds.
     store.requests.clear()
     store.answers = [answer, xml(PAGE.format(WHOLE))]
     assert [info.uri for info in storage.list_files("s3://b/x")] == ["s3://b/x/a"]
@@ -141,7 +141,7 @@ def test_another_range_than_asked_for_is_not_taken(store: Scripted, scheme: str,
     uri = "s3://b/x" if scheme == "s3" else f"{store.endpoint}/x"
     store.answers = [answer]
     if scheme == "http" and answer == WRONG_RANGES["too much"]:
-        # The rest of the body is not read.
+        # The rest of the body stays unread.
         assert storage.read_range(uri, 10, 10) == DATA[10:20]
         return
     with pytest.raises(StorageError, match=r"but the response|does not support range requests"):
@@ -162,7 +162,7 @@ def test_a_short_file_may_come_whole(store: Scripted) -> None:
 
 @pytest.mark.parametrize("scheme", ["s3", "http"])
 def test_a_broken_stream_resumes_at_its_position_or_fails(store: Scripted, scheme: str) -> None:
-    """A server that forgets the range would begin again: bytes twice, in the middle of a dump."""
+    """A server that ignores the range would start from the beginning and repeat bytes inside a dump."""
     uri = "s3://b/x" if scheme == "s3" else f"{store.endpoint}/x"
 
     def broken(asked: str | None) -> Answer:
@@ -186,7 +186,7 @@ def test_a_redirect_loop(store: Scripted) -> None:
         else:
             storage.read_bytes("s3://b/x")
 
-    # Where the stack ends, and so what the HTTP client makes of it, depends on how deep it was.
+    # The depth of the stack decides where it overflows, and thus which error the HTTP client raises.
     for depth in range(24):
         with pytest.raises(StorageError, match="s3://b/x: read: redirect loop"):
             read(depth)
@@ -206,7 +206,7 @@ def test_a_store_without_etags(store: Scripted) -> None:
 def test_a_download_that_breaks_again_and_again(
     store: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A download in parts has its own five attempts; after them the long retry budget applies."""
+    """A download in parts makes five attempts of its own. After that the long retry budget applies."""
     monkeypatch.setattr(retries, "BUDGET_SECONDS", 30.0)
     broken = (200, {"ETag": '"v"', "Content-Length": "100"}, DATA[:40])
     store.answers = [version, *[broken] * 5, version, (200, {"ETag": '"v"'}, DATA)]

@@ -1,4 +1,4 @@
-"""Files behind http://: a real web server, alone and behind a proxy that breaks things."""
+"""Tests http:// with a real web server, alone and behind a proxy that injects faults."""
 
 import io
 import os
@@ -26,7 +26,7 @@ def proxy(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faul
 
 
 def publish(proxy: FaultProxy, s3_folder: str, name: str, data: bytes) -> str:
-    """Puts a file where the web server finds it; returns its http:// address."""
+    """Puts a file on the web server. Returns its http:// URL."""
     uri = storage.join(s3_folder, name)
     storage.put_bytes(uri, data)
     return uri.replace(f"s3://{BUCKET}", f"{proxy.endpoint}/buckets/{BUCKET}")
@@ -51,7 +51,7 @@ def test_reading_from_the_web(proxy: FaultProxy, s3_folder: str, tmp_path: Path)
 
 
 def test_a_range_reads_little(proxy: FaultProxy, s3_folder: str) -> None:
-    """A dump of 20 GB is read by ranges: one range must not fetch the file up to there."""
+    """A dump of 20 GB is read by ranges, so a range must not fetch the file up to its start."""
     uri = publish(proxy, s3_folder, "big", os.urandom(8 << 20))
     before = proxy.sent
     storage.read_range(uri, 7 << 20, 1000)

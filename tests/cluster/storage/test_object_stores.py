@@ -1,4 +1,4 @@
-"""What only S3 and Google Cloud Storage do: credentials, versions, pages of listings, unfinished uploads."""
+"""Tests features of only S3 and Google Cloud Storage: credentials, versions, listings, unfinished uploads."""
 
 import os
 import sys

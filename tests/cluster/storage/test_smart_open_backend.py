@@ -1,4 +1,4 @@
-"""Files of storage that is read through smart-open: from the real S3 server by its scheme s3a."""
+"""Tests files that smart-open reads, from the real S3 server by the scheme s3a."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.pipeline.sources.dumps import LTG
 
 @pytest.fixture
 def folder(s3_folder: str) -> str:
-    """The same folder by the scheme of smart-open, which is not our own S3 client's."""
+    """The same folder by a scheme that smart-open handles instead of our own S3 client."""
     return s3_folder.replace("s3://", "s3a://")
 
 
@@ -87,7 +87,7 @@ def test_writing_is_refused(tmp_path: Path) -> None:
         storage.put_bytes("sftp://host/file", b"")
 
 
-@pytest.mark.process  # it starts the `hdfs` command
+@pytest.mark.process  # starts the `hdfs` command
 def test_a_transport_that_cannot_seek_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,4 +1,4 @@
-"""Storage when the store misbehaves: errors, resets, lost answers, a frozen and a killed server."""
+"""Tests storage with a faulty store: errors, resets, lost responses, a frozen and a killed server."""
 
 import io
 import os
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.s3
 
 
 def from_now(proxy: FaultProxy, plan: Plan) -> None:
-    """Numbers the requests from zero for ``plan``."""
+    """Restarts the count of requests at zero for ``plan``."""
     base = len(proxy.requests)
     proxy.plan = lambda number, method, path: plan(number - base, method, path)
 
@@ -56,7 +56,7 @@ def test_listing_sizes_and_deletions_are_repeated_too(proxy: FaultProxy, s3_fold
 
 
 def test_a_lost_answer_to_a_conditional_put_is_not_a_lost_race(proxy: FaultProxy, s3_folder: str) -> None:
-    """The first attempt creates the object and the answer is lost; the retry sees 412 for its own work."""
+    """The first attempt creates the object but loses the response. The retry gets 412 for its own object."""
     uri = storage.join(s3_folder, "claim")
     from_now(proxy, script("lost"))
     assert storage.put_if_absent(uri, b"same bytes")
@@ -193,7 +193,7 @@ def test_nobody_listens(s3_folder: str, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_waits_are_drawn_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jitter: two clients that fail together do not come back together; the bound doubles up to ten."""
+    """With jitter, two clients that fail together do not retry together. The bound doubles up to ten."""
     slept: list[list[float]] = [[], []]
     clock = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -211,7 +211,7 @@ def test_waits_are_drawn_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Load:
-    """Writers and readers that check what they read, until they are stopped."""
+    """Writers, and readers that check what they read, until stopped."""
 
     def __init__(self, folder: str, workers: int = 4) -> None:
         self._folder = folder
@@ -230,7 +230,7 @@ class Load:
                 assert storage.read_bytes(uri) == data
                 turn += 1
                 self.rounds += 1
-        except BaseException as error:  # handed to the test's thread
+        except BaseException as error:  # passed to the test's thread
             self.errors.append(error)
 
     def __enter__(self) -> "Load":
@@ -250,7 +250,7 @@ class Load:
 
 
 def check_all(folder: str, rounds: int) -> None:
-    """Every object that was acknowledged is there and whole."""
+    """Checks that every acknowledged object is complete."""
     listed = storage.list_files(folder)
     assert len(listed) >= rounds
     for info in listed[::7]:
