@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice, takewhile
 
 from pipeline.wikitext.markup import (
     ASIDE,
@@ -188,8 +187,7 @@ def _callees(body: str, names: list[str]) -> list[str]:
         if match[2]:
             # The rest of the name is computed, so take all names with this beginning.
             start = bisect_left(names, name)
-            family = islice(names, start, start + _MAX_FAMILY)
-            found += takewhile(lambda other, name=name: other.startswith(name), family)  # type: ignore[misc]
+            found += [other for other in names[start : start + _MAX_FAMILY] if other.startswith(name)]
         else:
             found.append(fold_name(name.partition(":")[2]) if name.startswith("Template:") else name)
     return found

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.config import MaskUnit, Objective
 from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.instances.shards import encode_shard, shard_entry, write_shard
@@ -96,7 +97,9 @@ def small_bucket(numbers: list[int]) -> BucketDocuments:
     )
 
 
-def small_settings(length: int, objective: str = "nsp", unit: str = "whole_word") -> InstanceSettings:
+def small_settings(
+    length: int, objective: Objective = "nsp", unit: MaskUnit = "whole_word"
+) -> InstanceSettings:
     vocabulary = golden_vocabulary()
     return InstanceSettings(
         vocabulary=MaskingVocabulary.from_pieces(vocabulary),
@@ -104,25 +107,27 @@ def small_settings(length: int, objective: str = "nsp", unit: str = "whole_word"
         sep_id=vocabulary.index("[SEP]"),
         unknown_id=vocabulary.index("[UNK]"),
         max_seq_length=length,
-        objective=objective,  # type: ignore[arg-type]
-        masking=MaskingRule(unit=unit, max_predictions=LENGTHS[length]),  # type: ignore[arg-type]
+        objective=objective,
+        masking=MaskingRule(unit=unit, max_predictions=LENGTHS[length]),
     )
 
 
-def build_small_corpus(folder: Path, objective: str = "nsp", unit: str = "whole_word") -> SmallCorpus:
+def build_small_corpus(
+    folder: Path, objective: Objective = "nsp", unit: MaskUnit = "whole_word"
+) -> SmallCorpus:
     """A copy, for a test to damage, of a corpus that is built once in this process."""
     shutil.copytree(_built_corpus(objective, unit).name, folder, dirs_exist_ok=True)
     return SmallCorpus(folder)
 
 
 @cache
-def _built_corpus(objective: str, unit: str) -> "TemporaryDirectory[str]":
+def _built_corpus(objective: Objective, unit: MaskUnit) -> "TemporaryDirectory[str]":
     built = TemporaryDirectory(prefix="small-corpus-")
     _build(Path(built.name), objective, unit)
     return built
 
 
-def _build(folder: Path, objective: str, unit: str) -> None:
+def _build(folder: Path, objective: Objective, unit: MaskUnit) -> None:
     sets: list[dict[str, Any]] = []
     by_set: dict[str, Any] = {}
     for length, predictions in LENGTHS.items():

@@ -1,4 +1,4 @@
-"""Tests that a submitted job survives the kill after ``ray job stop``, and else ends with its entry process."""
+"""Tests that a submitted job survives the kill after ``ray job stop`` and otherwise ends with its entry."""
 
 import os
 import signal

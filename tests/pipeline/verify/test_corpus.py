@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cluster import storage
+from pipeline.config import MaskUnit, Objective
 from pipeline.instances.make_instances import make_instances
 from pipeline.verify.corpus import verify_corpus
 from schemas.columns.shards import SHARD
@@ -45,7 +46,7 @@ def problems(corpus: SmallCorpus) -> str:
     ("objective", "unit"),
     [("nsp", "whole_word"), ("nsp", "token"), ("sop", "span"), ("none", "ngram"), ("none", "token")],
 )
-def test_a_sound_corpus_is_sound(tmp_path: Path, objective: str, unit: str) -> None:
+def test_a_sound_corpus_is_sound(tmp_path: Path, objective: Objective, unit: MaskUnit) -> None:
     corpus = build_small_corpus(tmp_path / "corpus", objective, unit)
     report = verify_corpus(str(corpus.folder))
     assert list(report.problems) == []

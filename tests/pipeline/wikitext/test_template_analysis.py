@@ -150,7 +150,7 @@ def test_what_was_learned_goes_before_shipped_rules_and_the_users_before_it(tmp_
     first = plain_text(page, site, WikitextOptions(drop_holed_sentences=False), table)
     assert first.paragraphs == ["[a] c d"]
     assert first.decided == {"learned": 1, "built_in": 2, "unknown": 1}
-    second = plain_text(page, site, WikitextOptions(False, template_rules=str(rules)), table)  # type: ignore[arg-type]
+    second = plain_text(page, site, WikitextOptions(template_rules=str(rules)), table)
     assert second.decided["user"] == 1
 
 

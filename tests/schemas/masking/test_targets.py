@@ -1,7 +1,7 @@
 """The masked-LM rule: what may be masked, how much, in which units, and what replaces it."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from schemas.masking.targets import (
     MaskedRows,
     MaskingRule,
     MaskingVocabulary,
+    MaskUnit,
     Rows,
     mask_rows,
     offsets_of,
@@ -28,7 +29,7 @@ PIECES = [
 UNK, CLS, SEP, MASK = 1, 2, 3, 4
 WORD, PIECE = 7, 207
 VOCABULARY = MaskingVocabulary.from_pieces(PIECES)
-UNITS = ["token", "whole_word", "span", "ngram"]
+UNITS: tuple[MaskUnit, ...] = get_args(MaskUnit)
 
 
 def rows_of(texts: list[list[int]], seed: int = 1) -> Rows:
@@ -105,9 +106,9 @@ def test_the_masks_of_a_row_do_not_depend_on_its_batch(
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_many_rows_are_masked_in_blocks_as_in_one(unit: str) -> None:
+def test_many_rows_are_masked_in_blocks_as_in_one(unit: MaskUnit) -> None:
     rows = full_rows(3000, 100, word=2)
-    rule = MaskingRule(unit=unit)  # type: ignore[arg-type]
+    rule = MaskingRule(unit=unit)
     masked = mask_rows(rows, rule, VOCABULARY)
     tail = Rows(rows.ids[2500 * 102 :], rows.offsets[2500:] - 2500 * 102, rows.keys[2500:])
     again = mask_rows(tail, rule, VOCABULARY)
@@ -117,8 +118,8 @@ def test_many_rows_are_masked_in_blocks_as_in_one(unit: str) -> None:
 
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("length", [2, 18, 60, 126, 510])
-def test_fifteen_percent_within_the_limit(unit: str, length: int) -> None:
-    rule = MaskingRule(unit=unit, max_predictions=40)  # type: ignore[arg-type]
+def test_fifteen_percent_within_the_limit(unit: MaskUnit, length: int) -> None:
+    rule = MaskingRule(unit=unit, max_predictions=40)
     counts = Counter(len(each) for each in split(mask_rows(full_rows(400, length), rule, VOCABULARY)))
     budget = min(40, max(1, round((length + 2) * 0.15)))
     # Words are single pieces here, so that every unit can fill the budget to the last piece.
@@ -156,7 +157,7 @@ def test_the_shares_can_be_changed(shares: tuple[float, float]) -> None:
 def test_unknown_is_a_target_only_where_asked_for() -> None:
     rows = rows_of([[UNK, WORD, UNK, WORD + 1] * 8] * 50)
     for unit in UNITS:
-        rule = MaskingRule(unit=unit, probability=0.8)  # type: ignore[arg-type]
+        rule = MaskingRule(unit=unit, probability=0.8)
         assert UNK not in mask_rows(rows, rule, VOCABULARY).labels
         asked = MaskingVocabulary.from_pieces(PIECES, predict_unknown=True)
         labels = mask_rows(rows, rule, asked).labels
@@ -167,7 +168,7 @@ def test_unknown_is_a_target_only_where_asked_for() -> None:
 def test_a_row_of_unknowns_has_no_target() -> None:
     rows = rows_of([[UNK, UNK], [WORD]])
     for unit in UNITS:
-        masked = mask_rows(rows, MaskingRule(unit=unit), VOCABULARY)  # type: ignore[arg-type]
+        masked = mask_rows(rows, MaskingRule(unit=unit), VOCABULARY)
         assert split(masked) == [[], [1]]
 
 
