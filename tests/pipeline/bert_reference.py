@@ -1,4 +1,4 @@
-"""The slow way to BERT's words and ids: the `tokenizers` library itself, one sentence at a time."""
+"""Computes BERT's words and ids with the `tokenizers` library itself, one sentence at a time."""
 
 import bz2
 import gzip
@@ -26,7 +26,7 @@ def bert_words(text: str, cased: bool, strip_accents: bool) -> list[str]:
 
 
 def bert_tokenizer(pieces: list[str], cased: bool) -> Tokenizer:
-    """BertTokenizerFast's backend, with no special tokens to be found in plain text."""
+    """BertTokenizerFast's backend, without detection of special tokens in plain text."""
     tokenizer = Tokenizer(WordPiece({piece: n for n, piece in enumerate(pieces)}, unk_token="[UNK]"))
     tokenizer.normalizer = bert_normalizer(cased, strip_accents=not cased)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -40,7 +40,7 @@ def bert_ids(tokenizer: Tokenizer, sentences: list[str]) -> list[list[int]]:
 
 @cache
 def sample_sentences() -> tuple[str, ...]:
-    """Real lines in about a hundred languages: the raw pages of the bundled dumps, and books."""
+    """Real lines in about a hundred languages, from the raw pages of the bundled dumps and from books."""
     lines: list[str] = []
     for path in sorted((ROOT / "sample").rglob("*")):
         if path.suffix == ".bz2":

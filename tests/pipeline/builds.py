@@ -1,4 +1,4 @@
-"""Small builds of the bundled sample for tests, in this process or in one of their own."""
+"""Small builds of the bundled sample for tests, in this process or in a separate one."""
 
 import hashlib
 import json
@@ -38,7 +38,7 @@ def config(output: Path | str, **fields: Any) -> dict[str, Any]:
 
 
 def held_out_config(output: Path | str, **fields: Any) -> dict[str, Any]:
-    """A config with a held-out share large enough that a document of these few is held out, and documents."""
+    """A config that publishes documents, with a held-out share large enough to hold out one of the few."""
     instances = {**config(output)["instances"], "validation_share": 0.3}
     return config(output, **{"instances": instances, "publish": {"documents": True}, **fields})
 
@@ -51,7 +51,7 @@ def write_config(folder: Path, data: dict[str, Any], name: str = "build.yaml") -
 
 
 def environment() -> dict[str, str]:
-    """For a job that starts its own Ray."""
+    """The environment of a job that starts its own Ray."""
     kept = {name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "RAY_JOB_ID")}
     return {**kept, "PYTHONPATH": str(ROOT), "RAY_AUTH_MODE": "disabled"}
 
@@ -70,7 +70,7 @@ def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def published_files(output: Path) -> dict[str, str]:
-    """Path below the output -> sha256, for everything but the work folder."""
+    """Path below the output -> SHA-256, for everything except the work folder."""
     files = [path for path in sorted(output.rglob("*")) if path.is_file()]
     names = {path.relative_to(output).as_posix(): path for path in files}
     return {

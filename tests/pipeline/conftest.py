@@ -1,4 +1,4 @@
-"""A build that the tests of several modules share."""
+"""Provides a build for the tests of several modules."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.support.ray_cluster import RayCluster
 
 @dataclass(frozen=True)
 class Built:
-    """The folder of a finished build of ``builds.held_out_config``, and what it published."""
+    """The folder of a finished build of ``builds.held_out_config``, and its published files."""
 
     folder: Path
     files: dict[str, str]
@@ -20,7 +20,7 @@ class Built:
 
 @pytest.fixture(scope="session")
 def built(ray_session: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """A build that nothing disturbed. A test may run it again, which changes nothing."""
+    """A build without failures. A test may run it again, which changes nothing."""
     from pipeline.build import build
     from pipeline.config import BuildConfig
 

@@ -1,4 +1,4 @@
-"""Files of removals as one table, and a table as a file."""
+"""Reads files of removals as one table, and writes a table as a file."""
 
 from collections.abc import Iterable
 from pathlib import Path

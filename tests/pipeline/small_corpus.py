@@ -1,4 +1,4 @@
-"""A small finished corpus: two languages, two lengths, two passes, held-out documents, two buckets."""
+"""Creates a small corpus: two languages, two lengths, two passes, held-out documents, two buckets."""
 
 import hashlib
 import shutil
@@ -36,11 +36,11 @@ class SmallCorpus:
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """With the shards of each set as a list."""
+        """The manifest with the shards of each set as a list."""
         return read_manifest(self.manifest_path)
 
     def rewrite_manifest(self, manifest: dict[str, Any]) -> None:
-        """As a careful forger would: with the seal of the new text."""
+        """Writes the manifest with the seal of the new text, as a careful forger would."""
         shutil.rmtree(self.folder / "manifest", ignore_errors=True)
         write_manifest(self.manifest_path, manifest)
 
@@ -50,7 +50,7 @@ class SmallCorpus:
         return path
 
     def replace_rows(self, change: Any, number: int = 0) -> None:
-        """Change the rows of a shard and make all sums of the manifest fit again."""
+        """Changes the rows of a shard, and adjusts all sums of the manifest."""
         path = self.shard(number)
         table = change(pq.read_table(path))
         data = encode_shard(table)
@@ -68,7 +68,7 @@ class SmallCorpus:
 
 
 def count_languages(folder: Path, entry: dict[str, Any]) -> None:
-    """Makes the set's rows by language fit its shards."""
+    """Adjusts the set's rows by language to its shards."""
     languages: Counter[str] = Counter()
     for shard in entry["shards"]:
         languages.update(pq.read_table(folder / shard["path"], columns=["lang"])["lang"].to_pylist())
@@ -76,13 +76,13 @@ def count_languages(folder: Path, entry: dict[str, Any]) -> None:
 
 
 def count_sequences(manifest: dict[str, Any]) -> None:
-    """Makes the counts of the languages fit the sets."""
+    """Adjusts the counts of the languages to the sets."""
     for lang, counts in manifest["languages"].items():
         counts["sequences"] = sum(entry["languages"].get(lang, 0) for entry in manifest["sets"])
 
 
 def small_bucket(numbers: list[int]) -> BucketDocuments:
-    """The golden documents of these numbers; every fourth is Finnish."""
+    """The golden documents with these numbers. Every fourth is Finnish."""
     corpus, vocabulary = golden_corpus(max(numbers) + 1), golden_vocabulary()
     index = {piece: number for number, piece in enumerate(vocabulary)}
     documents = [corpus[number] for number in numbers]
@@ -115,7 +115,7 @@ def small_settings(
 def build_small_corpus(
     folder: Path, objective: Objective = "nsp", unit: MaskUnit = "whole_word"
 ) -> SmallCorpus:
-    """A copy, for a test to damage, of a corpus that is built once in this process."""
+    """A copy, which a test may damage, of a corpus that this process builds once."""
     shutil.copytree(_built_corpus(objective, unit).name, folder, dirs_exist_ok=True)
     return SmallCorpus(folder)
 
@@ -169,6 +169,6 @@ def _build(folder: Path, objective: Objective, unit: MaskUnit) -> None:
 
 
 def set_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
-    """The table with another column in the place of ``name``."""
+    """The table with new values in the column ``name``."""
     number = table.schema.get_field_index(name)
     return table.set_column(number, table.schema.field(name), pa.array(values, table.schema.field(name).type))

@@ -1,4 +1,4 @@
-"""The corpus job on a part of the bundled sample, on the shared local Ray."""
+"""Tests the corpus job on a part of the bundled sample, on the shared local Ray."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_the_manifest_counts_words_subwords_and_unknown_of_each_language(
     corpus: Path, manifest: Manifest
 ) -> None:
     tokenizer = BertTokenizerFast.from_pretrained(corpus / "tokenizer")
-    # Held-out documents come once, in a set of their own; those of training once in each of two passes.
+    # Held-out documents occur once, in a separate set. Training documents occur once in each of two passes.
     held_out = {
         key
         for entry in manifest.sets
@@ -178,7 +178,7 @@ def test_a_second_run_changes_nothing_and_does_nothing_again(corpus: Path) -> No
 
 
 def work_times(corpus: Path) -> dict[Path, int]:
-    """When the files of the work folder were written, but for those that say who builds."""
+    """When the files of the work folder were written, without those that identify the owner."""
     paths = (corpus / "work").rglob("*")
     return {path: path.stat().st_mtime_ns for path in paths if "attempts" not in path.parts}
 
@@ -196,10 +196,10 @@ def test_what_killed_writers_left_in_the_output_is_removed(corpus: Path) -> None
 
 @pytest.mark.parametrize("slot", ["validation-00000", "train-p01-00000"])
 def test_a_single_unfinished_slot_is_made_again_to_the_byte(corpus: Path, slot: str) -> None:
-    """Most units have no document for the one slot that is left, and must not disturb those that have."""
+    """Most units have no document for the single missing slot, and must not affect those that have one."""
     before = {path: path.read_bytes() for path in corpus.rglob("*.parquet")}
     manifest = (corpus / "manifest.json").read_bytes()
-    # The corpus is shared: the times of this build must not replace those of the first.
+    # Other tests share the corpus, so the times of this build must not replace those of the first.
     timed = (corpus / "work" / "report.html").read_bytes()
     made = [path for path in before if path.stem == slot]
     markers = list((corpus / "work").glob(f"instances-*/{slot}.done.json"))

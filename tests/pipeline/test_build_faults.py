@@ -1,4 +1,4 @@
-"""Builds whose disk fills up, whose storage refuses, and that meet another build on the same output."""
+"""Tests builds with a full disk, with faulty storage, and with another build on the same output."""
 
 import json
 import os
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.ray
 
 @pytest.fixture(scope="module")
 def undisturbed(ray_session: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Path -> SHA-256 of what a build gives that nothing disturbs."""
+    """Path -> SHA-256 of the files of a build without failures."""
     output = tmp_path_factory.mktemp("undisturbed") / "corpus"
     build(validate(BuildConfig, builds.config(output), "test"))
     return builds.published_files(output)
@@ -43,12 +43,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("mounting a small file system needs root")
+        pytest.skip("mounting a small file system requires root")
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=200k", "none", folder], capture_output=True, check=False
     )
     if mounted.returncode != 0:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode().strip()}")
+        pytest.skip(f"cannot mount a file system: {mounted.stderr.decode().strip()}")
     yield folder
     subprocess.run(["umount", folder], check=True)
 
@@ -56,7 +56,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_reported_and_leaves_no_marker_without_its_files(
     undisturbed: dict[str, str], small_disk: Path
 ) -> None:
-    """Case pipeline-027. Given room, the same line completes the build."""
+    """Case pipeline-027. With enough space, the same command completes the build."""
     output = small_disk / "corpus"
     config = validate(BuildConfig, builds.config(output), "test")
     with pytest.raises(StorageError, match=rf"^{output}/.*No space left on device$"):
@@ -91,7 +91,7 @@ def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
 def test_two_builds_at_once_on_one_output(
     undisturbed: dict[str, str], ray_session: RayCluster, tmp_path: Path
 ) -> None:
-    """A live owner is not replaced; of two builds, the second is refused or comes after the first."""
+    """A live owner is not replaced. The second of two builds is refused or runs after the first."""
     output = tmp_path / "corpus"
     path = builds.write_config(tmp_path, builds.config(output))
     owner = acquire_lease(work_folder(str(output)), Claimant(seconds=1))
@@ -107,7 +107,7 @@ def test_two_builds_at_once_on_one_output(
 
 
 def test_two_configs_at_once_on_one_output(ray_session: RayCluster, tmp_path: Path) -> None:
-    """One of them gets the output; the other exits with an error that says so."""
+    """One of them gets the output. The other exits with an error that says so."""
     output = tmp_path / "corpus"
     small: dict[str, Any] = {"sources": builds.config(output)["sources"]}
     small["sources"][0]["paths"] = small["sources"][0]["paths"][:2]
@@ -149,7 +149,7 @@ def test_a_faulty_line_to_the_storage_changes_no_byte(
     undisturbed: dict[str, str], s3_server: S3Server, s3_folder: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """503s, connections that break, and answers that are lost after the work was done."""
+    """Injects status 503, broken connections, and lost responses to completed requests."""
     chance = random.Random(1)
 
     def plan(_number: int, _method: str, _path: str) -> str:

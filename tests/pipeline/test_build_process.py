@@ -1,4 +1,4 @@
-"""The corpus job as a user runs it: exit status, bytes for any number of CPUs, kill and restart."""
+"""Tests the corpus job as a user runs it: exit status, bytes for any number of CPUs, kill and restart."""
 
 import hashlib
 import os
@@ -65,7 +65,7 @@ def test_a_killed_build_with_an_earlier_one_gives_the_same_bytes_on_s3(
 
 
 def start(path: Path) -> "subprocess.Popen[bytes]":
-    """The job in a process group of its own, with one CPU. Its output goes to the file ``log_of(path)``."""
+    """Starts the job in its own process group with one CPU. Its output goes to the file ``log_of(path)``."""
     with log_of(path).open("w") as log:
         return subprocess.Popen(
             builds.command(path, "--cpus", "1"),
@@ -90,7 +90,7 @@ def when_stored(job: "subprocess.Popen[bytes]", path: Path, output: str, stage: 
 
 
 def ray_workers(session: int) -> list[int]:
-    """The worker processes of the Ray of a session. They have process groups of their own."""
+    """The worker processes of a session's Ray. They have their own process groups."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):

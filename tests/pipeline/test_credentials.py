@@ -1,4 +1,4 @@
-"""A build from addresses with a password and a signature: neither is in its files, its log or its plan."""
+"""Tests that a build from URLs with password and signature shows neither in its files, log or plan."""
 
 import functools
 import http.server
@@ -26,7 +26,7 @@ WORDS = ["".join(parts) for parts in itertools.product("bdfgklmnprst", "aeiou", 
 
 
 class _Handler(http.server.SimpleHTTPRequestHandler):
-    """Serves whole files, to requests that have the password and a signature."""
+    """Serves whole files to requests with the password and a signature."""
 
     def send_head(self) -> Any:
         if "Authorization" not in self.headers or "X-Amz-Signature=" not in self.path:

@@ -1,4 +1,4 @@
-"""The same removals and the same vocabulary whatever the workers, the buckets and the files."""
+"""Tests that removals and vocabulary are the same for any workers, buckets and files."""
 
 import random
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ RARE = "ᏣᎳᎩ"
 
 @dataclass(frozen=True)
 class Cut:
-    """How the work is cut: dumps, CPUs that Ray Data may use, buckets of each shuffle."""
+    """How to divide the work: dumps, CPUs that Ray Data may use, buckets of each shuffle."""
 
     dumps: int
     cpus: int
@@ -39,7 +39,7 @@ def pages() -> list[str]:
     chance = random.Random(11)
     vocabulary = ["".join(chance.choices(SYLLABLES, k=chance.randint(1, 4))) for _ in range(400)]
     texts = [" ".join(chance.choices(vocabulary, k=60)).capitalize() + "." for _ in range(120)]
-    # Six words that occur once: training skips them, but must not lose their letters.
+    # Six words that occur once. Training skips them, but must not lose their letters.
     for number, letters in enumerate(permutations(RARE), 20):
         texts[number] += f" {''.join(letters)}."
     numbered = [*texts, *texts[:15], *texts[:5]]
@@ -51,7 +51,7 @@ def pages() -> list[str]:
 
 
 def write(folder: Path, cut: Cut) -> Source:
-    """All pages, in another order for each number of dumps."""
+    """All pages, in a different order for each number of dumps."""
     folder.mkdir()
     found = pages()
     random.Random(cut.dumps).shuffle(found)

@@ -1,6 +1,4 @@
-"""Source readers, filters and template rules of one's own: named in the config, counted, and part of the
-identity.
-"""
+"""Tests custom source readers, filters and template rules, which are part of a build's identity."""
 
 import gzip
 import itertools
@@ -96,7 +94,7 @@ NOT_A_READER = type("Empty", (), {"__init__": lambda self, extraction: None})
 
 @pytest.fixture
 def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
-    """A module with plug-ins that is importable in this process only; its name is new for each test."""
+    """A module with plug-ins that only this process can import. Its name is new for each test."""
     name = f"plugins_{abs(hash(request.node.nodeid))}"
     (tmp_path / f"{name}.py").write_text(CODE)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -134,7 +132,7 @@ def letters(tmp_path: Path, plugins: str) -> dict[str, Any]:
 
 @pytest.mark.ray
 def test_a_build_with_a_reader_and_filters(ray_session: RayCluster, tmp_path: Path, plugins: str) -> None:
-    """The session's Ray was started without the module's folder, so workers get it from the driver."""
+    """The session's Ray was started without the module's folder, so workers get the path from the driver."""
     filters = [{"use": f"{plugins}:MaxDigits", "options": {"share": 0.3}}, f"{plugins}:NoSpam"]
     config = config_of(
         tmp_path,

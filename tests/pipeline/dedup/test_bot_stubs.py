@@ -1,4 +1,4 @@
-"""Skeletons of pages that a program wrote, and the cap on pages of one skeleton."""
+"""Tests skeletons of pages that a program wrote, and the cap on pages of one skeleton."""
 
 import hashlib
 import random
@@ -55,7 +55,7 @@ def pages() -> list[tuple[int, str]]:
 
 
 def source(folder: Path, files: int) -> Source:
-    """The pages in several dumps, in another order each time."""
+    """The pages in several dumps, in a different order each time."""
     found = pages()
     random.Random(files).shuffle(found)
     for number in range(files):
@@ -82,13 +82,13 @@ def test_a_cap_leaves_the_same_stubs_however_files_are_cut(ray_session: RayClust
         assert found.counts == {"ceb": {"bot-stub": 980}}
         dropped.append(sorted(all_removals(found.removals)["key"].to_pylist()))
     assert dropped[0] == dropped[1]
-    # Those of the smallest keys stay.
+    # The pages with the smallest keys stay.
     stubs = sorted(f"wiki/ceb/{n}/{10 * n}" for n in range(1, 1001))
     assert dropped[0] == stubs[20:]
 
 
 def skeleton_word_by_word(title: str, paragraphs: list[str]) -> bytes:
-    """The rule as it reads, without what is kept of words."""
+    """The rule as stated, without a cache of words."""
     names = {word.strip("().,;:!?").casefold() for word in title.split()}
     kept: list[str] = []
     for paragraph in paragraphs:

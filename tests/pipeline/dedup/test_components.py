@@ -1,4 +1,4 @@
-"""Connected components by union-find and by star rounds, against each other."""
+"""Compares connected components by union-find and by star rounds."""
 
 import random
 from collections.abc import Callable
@@ -59,7 +59,7 @@ def by_bucket(star: Callable[..., pa.Table], edges: Any, buckets: int) -> pa.Tab
     return pa.concat_tables([star(edges.filter(pa.array(place == bucket))) for bucket in range(buckets)])
 
 
-@example([(0, 4), (1, 2), (2, 3), (3, 4)], 1)  # on the way a node hangs on two centres
+@example([(0, 4), (1, 2), (2, 3), (3, 4)], 1)  # in between, a node belongs to two centers
 @given(EDGES, st.sampled_from([1, 3, 8]))
 def test_star_rounds_in_buckets_end_in_the_same_stars(edges: Any, buckets: int) -> None:
     current = distinct(downhill(table([edge for edge in edges if edge[0] != edge[1]])))

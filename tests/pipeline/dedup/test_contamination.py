@@ -1,4 +1,4 @@
-"""Documents that share a run of words with an evaluation set, and those that just do not."""
+"""Tests documents that share a run of words with an evaluation set, and near misses."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Equal texts and pages that were read twice: which one stays."""
+"""Tests which of equal texts, and which of pages read twice, stays."""
 
 import random
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Near duplicates: shingles, signatures, bands and verified pairs, against exact similarity."""
+"""Compares shingles, signatures, bands and verified pairs of near duplicates with exact similarity."""
 
 import random
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ WORDS = [f"word{number}" for number in range(5000)]
 
 
 def runs(texts: list[str]) -> Any:
-    """The shingles of texts, as `near` has them."""
+    """The shingles of texts, as in `near`."""
     return shingles(hashed_words(pa.array(texts, pa.string()), np.arange(len(texts) + 1)))
 
 
@@ -147,7 +147,7 @@ def test_a_sketch_of_a_long_document_still_tells_the_similarity() -> None:
 
 
 def corpus() -> dict[str, str]:
-    """Real paragraphs, with copies of some edited at known rates."""
+    """Real paragraphs, and copies of some with edits at known rates."""
     lines = [line for line in sample_sentences() if len(line.split()) > 60][:300]
     chance = random.Random(11)
     documents = {f"plain/{number:04}": line for number, line in enumerate(lines)}

@@ -1,4 +1,4 @@
-"""Repeated paragraphs: counted once a document, and cut out."""
+"""Tests that repeated paragraphs count once for each document and are cut."""
 
 from collections import Counter
 from typing import Any
@@ -38,7 +38,7 @@ def documents(numbers: Any) -> pa.Table:
                 [content_hash(" ".join(document).encode()) for document in sentences], pa.binary(16)
             ),
             "sentences": pa.array(sentences, pa.list_(pa.string())),
-            # The space before the second sentence of a paragraph goes with the paragraph.
+            # The space before the second sentence of a paragraph is cut with the paragraph.
             "spaced": pa.array(
                 [[bool(n) for size in row for n in range(size)] for row in sizes], pa.list_(pa.bool_())
             ),

@@ -1,4 +1,4 @@
-"""Hashes of runs of words against the same sums by hand."""
+"""Compares the hashes of runs of words with sums in plain Python."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ from pipeline.wordpiece.character_table import prose_table
 from schemas.randomness import draws
 
 SEED, BASE, PERIOD = 0x5EED, 0x9E3779B97F4A7C15, 4096
-# Letters, marks, spaces, punctuation, signs, what is dropped, what becomes several letters, rare planes.
+# Letters, marks, spaces, punctuation, symbols, dropped and expanding characters, rare planes.
 AWKWARD = "aZß ée\u0301İΣ\u200d\u00ad\ufeff\x00\n山กำ\u0941ह가\u3099.,«—–\u037eﬁ𝒳😀𠫠\U00010400"
 
 
@@ -28,7 +28,7 @@ def power(place: int) -> int:
 
 
 def hash_by_hand(word: str) -> int:
-    """The polynomial over the letters' hashes, in whole numbers; a change would end a resumed build."""
+    """The polynomial over the letters' hashes, with Python integers. A change would break resumed builds."""
     total = sum(letter_hash(letter) * power(place % PERIOD) for place, letter in enumerate(word))
     return int(draws(SEED, total % (1 << 64)))
 

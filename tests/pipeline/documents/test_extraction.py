@@ -1,4 +1,4 @@
-"""Units to documents: the balance, every reason to skip, the same rows for any cut."""
+"""Tests the extraction of units: balanced counts, every reason to skip, the same rows for any cut."""
 
 import hashlib
 import json
@@ -142,7 +142,7 @@ def test_a_page_that_takes_too_long_is_a_counted_skip(
 
 
 def test_lone_surrogates_in_json_text_are_removed_and_counted(tmp_path: Path) -> None:
-    """Case pipeline-031; a whole pair is one character and stays."""
+    """Case pipeline-031. A whole pair is one character and stays."""
     path = tmp_path / "a.jsonl"
     text = PROSE + " An odd \ud800 character\udfff stands here, and a \ud83d\ude00."
     path.write_text(json.dumps({"id": "1", "lang": "en", "text": text}))
@@ -161,7 +161,7 @@ def test_books_and_rows_become_documents() -> None:
 
 
 def test_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Case pipeline-028: no block comes near the two gigabytes that the offsets of a string column reach."""
+    """Case pipeline-028: every block stays far below two gigabytes, the limit of string offsets."""
     monkeypatch.setattr("pipeline.documents.rows.BATCH_BYTES", 1000)
     rows, _, batches = _extract(_config(_wiki(tmp_path, *(page(number, PROSE) for number in range(1, 30)))))
     assert len(rows) == 29

@@ -1,4 +1,4 @@
-"""Redirects, disambiguations, lists and short pages in many languages."""
+"""Tests redirects, disambiguations, lists and short pages in many languages."""
 
 import pytest
 from hypothesis import given

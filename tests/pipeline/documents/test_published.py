@@ -1,4 +1,4 @@
-"""The dataset of kept documents: the plan of its files, and texts as cleaned."""
+"""Tests the dataset of kept documents: the plan of its files, and its texts."""
 
 from itertools import groupby
 from random import Random

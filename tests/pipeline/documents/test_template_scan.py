@@ -1,4 +1,4 @@
-"""Units of a dump to what is found of templates, and that to a table."""
+"""Tests the scan of a dump's units for templates, and the table made from it."""
 
 import re
 from collections import Counter
@@ -96,7 +96,7 @@ def test_the_table_of_a_real_wiki_is_the_same_however_it_is_cut_and_can_be_read_
 
 
 def test_a_template_namespace_that_is_cut_off_is_counted_and_bounded(tmp_path: Path) -> None:
-    """As a part file of a large wiki: a template calls one from another file."""
+    """As in a part file of a large wiki, where a template calls one from another file."""
     pages = [page(1, "{{a|x}} {{b}}"), page(2, "{{c|{{{1}}}}}", title="Template:A", ns=TEMPLATE)]
     analysis, _ = learn(units(dump(tmp_path, *pages)))
     assert analysis.counts["missing"] == 1

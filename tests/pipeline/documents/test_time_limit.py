@@ -1,4 +1,4 @@
-"""The time limit really interrupts, in any thread, and leaves no trace."""
+"""Tests that the time limit interrupts any thread and restores all state."""
 
 import re
 import signal

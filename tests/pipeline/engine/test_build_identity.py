@@ -1,4 +1,4 @@
-"""Which build an output belongs to."""
+"""Tests which build an output belongs to."""
 
 from pathlib import Path
 from typing import Any

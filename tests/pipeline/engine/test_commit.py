@@ -1,4 +1,4 @@
-"""Markers and parts: nothing counts before its commit, nothing of another config is found."""
+"""Tests that results do not count before their commit, and that another config does not find them."""
 
 import os
 import subprocess

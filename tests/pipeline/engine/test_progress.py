@@ -1,4 +1,4 @@
-"""Watchers hear of planned, finished and failed work, what was done before included."""
+"""Tests that watchers receive planned, finished and failed work, including work of earlier runs."""
 
 import pytest
 

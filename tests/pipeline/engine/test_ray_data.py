@@ -1,4 +1,4 @@
-"""A stage restarts after the loss of a node, but not after its own failure."""
+"""Tests that a stage restarts after the loss of a node, but not after its own failure."""
 
 import importlib
 import time
@@ -37,7 +37,7 @@ class Stage:
 
 
 def _wrapped(cause: Exception) -> Exception:
-    """As Ray brings a task's error back."""
+    """A task's error as Ray returns it."""
     error = RuntimeError("wrapping")
     error.__cause__ = cause
     return error
@@ -79,7 +79,7 @@ def test_the_last_attempt_raises_what_it_met() -> None:
 
 @pytest.mark.ray
 def test_an_expected_error_of_a_task_comes_out_as_itself(ray_session: RayCluster) -> None:
-    """Also with its own cause, which Ray's wrapping loses between processes."""
+    """Even with a cause, which Ray's wrapper loses between processes."""
 
     def fail(_item: int) -> int:
         reason = OSError(28, "No space left on device")
@@ -107,7 +107,7 @@ def test_small_items_share_tasks_and_every_core_has_several() -> None:
     assert 16 <= groups(1000, 2000, 2) <= 20
     assert groups(1 << 20, 64, 1) == 10
     assert groups(GROUP_BYTES, 5, 1) == 5
-    # A hundred thousand units of a large build: the driver holds no more than a few thousand blocks.
+    # For the hundred thousand units of a large build, the driver holds at most a few thousand blocks.
     assert groups(16 << 20, 100_000, 2000) <= 4096
 
 
@@ -128,7 +128,7 @@ def test_every_item_of_a_group_gives_its_result(ray_session: RayCluster) -> None
 def test_tasks_import_from_where_the_driver_does(
     ray_session: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session's Ray was started without the folder, as one that a build joins may have been."""
+    """The session's Ray, like any Ray cluster that a build joins, was started without the folder."""
     (tmp_path / "only_on_the_driver.py").write_text("ANSWER = 42\n")
     monkeypatch.syspath_prepend(str(tmp_path))
 
@@ -140,7 +140,7 @@ def test_tasks_import_from_where_the_driver_does(
 
 @pytest.mark.ray
 def test_tasks_use_all_cpus(ray_session: RayCluster, tmp_path: Path) -> None:
-    """Ray Data would keep half of them for steps that follow: then the four never meet."""
+    """By default Ray Data reserves half of them for later steps. Then the four tasks would never meet."""
     context = ray.data.DataContext.get_current()
     before = context.op_resource_reservation_enabled, context.op_resource_reservation_ratio
     use_all_cpus()

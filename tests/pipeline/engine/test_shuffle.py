@@ -1,4 +1,4 @@
-"""Rows reach their buckets exactly once, whatever finished before, and partitions are even by bytes."""
+"""Tests that rows reach their buckets exactly once, even after a restart, and that partitions are even."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ def rows(buckets: list[int], first: int = 0) -> pa.Table:
 
 
 def contents(uri: str, buckets: int) -> dict[int, list[int]]:
-    """Bucket -> numbers, read by the ranges of the index."""
+    """Bucket -> numbers, read with the ranges of the index."""
     sizes = read_index(storage.read_bytes(index_uri(uri)), buckets)
     ends = np.cumsum(sizes)
     found: dict[int, list[int]] = {}
@@ -110,7 +110,7 @@ def test_no_partition_exceeds_its_share_by_more_than_a_bucket(sizes: list[int]) 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("scale", [1, 64])
 def test_partitions_are_even_by_bytes(seed: int, scale: int) -> None:
-    """104 languages, ten passes: 23,550 buckets of uneven sizes, six or dozens of them in a partition."""
+    """104 languages and ten passes give 23,550 buckets of uneven sizes, with six to dozens per partition."""
     sizes = np.random.default_rng(seed).lognormal(17, 0.5, 23_550).astype(np.int64) // scale
     held = np.array([one.bytes for one in plan_partitions(sizes, np.arange(len(sizes)))])
     assert held.max() / held.mean() <= 1.2

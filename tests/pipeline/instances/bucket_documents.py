@@ -1,4 +1,4 @@
-"""Buckets for tests in which every token has a unique id that shows where it came from."""
+"""Creates buckets for tests in which the id of every token is unique and shows its origin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ FIRST = len(SPECIAL_TOKENS)
 
 @dataclass(frozen=True)
 class Made:
-    """A document given by the sizes of its sentences."""
+    """A document with sentences of the given sizes."""
 
     sizes: Sequence[int]
     lang: str = "en"
@@ -27,7 +27,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Traceable:
-    """A bucket, and for every id (less FIRST) its document, sentence and whether it continues a word."""
+    """A bucket, and for every id (minus FIRST) its document, sentence and whether it continues a word."""
 
     bucket: BucketDocuments
     document: np.ndarray
@@ -66,7 +66,7 @@ class Traceable:
 
 
 def traceable(documents: Sequence[Made], joined: float = 0.3) -> Traceable:
-    """Documents with unique ids; of the pieces inside sentences a share ``joined`` continues a word."""
+    """Documents with unique ids. A share ``joined`` of the pieces inside sentences continues a word."""
     sizes = np.array([size for made in documents for size in made.sizes], np.int64)
     counts = np.array([len(made.sizes) for made in documents], np.int64)
     sentence_document = np.repeat(np.arange(len(documents)), counts)

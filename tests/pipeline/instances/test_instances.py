@@ -1,4 +1,4 @@
-"""What must hold for the rows of any bucket, whatever its documents look like."""
+"""Tests properties that hold for the rows of any bucket."""
 
 from collections import Counter
 from dataclasses import replace
@@ -202,7 +202,7 @@ def pairs_of(
 
 
 def test_half_of_the_pairs_are_random_also_where_sentences_are_long() -> None:
-    # Two sentences fill a row and an odd number of them leaves one over: the original gives far more.
+    # Two sentences fill a row, and an odd number leaves one over. The original makes far more random pairs.
     documents = [Made([20] * 11) for _ in range(400)]
     _, counts = pairs_of(documents, max_seq_length=48)
     share = counts.labels["1"] / counts.sequences
@@ -291,7 +291,7 @@ def test_a_word_longer_than_the_row_is_cut_too() -> None:
 
 
 def test_tokens_are_cut_from_either_end_with_equal_chance() -> None:
-    # Two sentences of 40 tokens in rows of 40: 20 are cut from each, by 20 tosses of a coin.
+    # With two sentences of 40 tokens in rows of 40, 20 coin tosses cut 20 tokens from each.
     source = traceable([Made([40, 40], "und") for _ in range(300)])
     table = make_instances(source.bucket, source.settings(max_seq_length=43, short_seq_prob=0.0), 1, 0).table
     front = [(part[0] - FIRST) % 40 for row in table.to_pylist() for part in segments(row)]

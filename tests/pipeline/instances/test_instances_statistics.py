@@ -1,6 +1,6 @@
-"""The fast instances against the slow reference, by distribution.
+"""Compares the distributions of fast and reference instances.
 
-benchmarks/corpus/instances.py does it at 10^6.
+benchmarks/corpus/instances.py does so with 10^6 rows.
 """
 
 import itertools
@@ -54,8 +54,8 @@ def test_fast_and_slow_have_one_distribution(unit: str) -> None:
 
 
 # In two samples of n rows, a cell of share p that differs by d adds n d^2 / 2p to chi-square, and about 36 is
-# significant for ten cells. So 50,000 rows show that a cell with a tenth of the rows is an eighth too large;
-# `python -m benchmarks.corpus.instances --chi-square 1000000` shows a thirty-seventh.
+# significant for ten cells. So 50,000 rows show that a cell with a tenth of the rows is one eighth too large.
+# `python -m benchmarks.corpus.instances --chi-square 1000000` shows one thirty-seventh.
 ROWS = 50_000
 
 
@@ -102,7 +102,7 @@ def test_a_difference_would_be_found() -> None:
     fast = fast_histograms(rules, "span", ROUNDS)
     slow, rng = Histograms(), random.Random(2)
     for seed in range(ROUNDS):
-        # The original: one short target for a whole document, every chunk of one sentence random.
+        # The original has one short target for a whole document and makes every one-sentence chunk random.
         for instance in compatible_instances(golden_corpus(200), VOCABULARY, rules, seed, 1):
             slow.add(instance, rng)
     probabilities = fast.compare(slow)

@@ -1,4 +1,4 @@
-"""The slow reference gives the hashes that the original's functions gave: so it is a fit judge."""
+"""Tests that the slow reference gives the same hashes as the original's functions."""
 
 import pytest
 

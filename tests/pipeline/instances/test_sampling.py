@@ -1,4 +1,4 @@
-"""Smoothing by language, copies of documents, and their spread over buckets."""
+"""Tests smoothing by language, copies of documents, and their distribution over buckets."""
 
 import numpy as np
 import pytest

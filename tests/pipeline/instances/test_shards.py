@@ -1,4 +1,4 @@
-"""Shard files: what is written is read back, by us, by pyarrow and by `datasets`, and never differs."""
+"""Tests that we, pyarrow and `datasets` read the same rows from shards as were written."""
 
 import hashlib
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A corpus of a script without spaces, masked by a word list: built, verified, masked again."""
+"""Builds, verifies and remasks a corpus of a script without spaces with a word list."""
 
 import hashlib
 from dataclasses import asdict, replace
@@ -44,7 +44,7 @@ def words(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def corpus(tmp_path: Path, words: Path) -> SmallCorpus:
-    """One set of Chinese text: the golden documents with their pieces turned into characters."""
+    """One set of Chinese text: the golden documents with characters in place of their pieces."""
     built = build_small_corpus(tmp_path / "corpus")
     sha256 = copy_word_list(config_of(built.folder, words))
     assert sha256 is not None
@@ -85,7 +85,7 @@ def chinese_vocabulary() -> list[str]:
 
 
 def parted_words(ids: list[int], positions: set[int]) -> int:
-    """Listed words of two characters that are masked in part; 大学 only where it is not 大学生."""
+    """Number of partly masked two-character words from the list, with 大学 only outside 大学生."""
     text = "".join("北京大学们"[token - 5] if 5 <= token < 10 else "|" for token in ids)
     return sum(
         text[at : at + 2] == word and len({at, at + 1} & positions) == 1
@@ -95,7 +95,7 @@ def parted_words(ids: list[int], positions: set[int]) -> int:
 
 
 def rows_masked_twice(corpus: SmallCorpus) -> tuple[list[Row], list[Row]]:
-    """All rows with the masks of the shards, and with fresh ones."""
+    """All rows with the masks of the shards, and with new masks."""
     opened = open_corpus(str(corpus.manifest_path))
     order = opened.order(64, seed=1)
     places = order.locate(np.arange(order.cycle_rows))

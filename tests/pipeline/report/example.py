@@ -1,4 +1,4 @@
-"""A made-up build of many languages, for pages about it."""
+"""Creates a fictitious build of many languages for report pages."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ LANGUAGES = [*CODES, "zh-min-nan", "be-x-old"]
 
 
 def example(languages: list[str]) -> tuple[Manifest, dict[str, dict[str, InstanceCounts]]]:
-    """Manifest and counts. Every figure depends on the language's place in the list."""
+    """Manifest and counts. Every number depends on the language's position in the list."""
     by_language = {lang: _language(len(languages) - place) for place, lang in enumerate(languages)}
     counts = {
         f"len{length}/{split}": {

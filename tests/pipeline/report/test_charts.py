@@ -1,4 +1,4 @@
-"""Charts as SVG: every value is drawn, in proportion, and nothing is outside the chart."""
+"""Tests that SVG charts draw every value in proportion and nothing outside the chart."""
 
 import re
 from xml.etree import ElementTree
@@ -14,7 +14,7 @@ _ATTRIBUTE = re.compile(r"([\w-]+)=([^'\"\s>]+)(?=[\s>])")
 
 
 def parsed(svg: str) -> ElementTree.Element:
-    """The first SVG of ``svg``, its attributes put into quotes as XML wants them."""
+    """The first SVG of ``svg``, with its attributes in quotes, as XML requires."""
     found = re.search(r"<svg.*?</svg>", svg)
     assert found is not None
     quoted = re.sub(r"<[^>]+>", lambda tag: _ATTRIBUTE.sub(r"\1='\2'", tag[0]), found[0])

@@ -1,4 +1,4 @@
-"""Shares of what cleaning left out, and of calls by what decided them."""
+"""Tests the shares of dropped text and of template calls by what decided them."""
 
 from pipeline.report.cleaning import HEADER, cleaning_rows
 from schemas.manifest import LanguageCounts

@@ -1,4 +1,4 @@
-"""The HTML report of a build: its content, and that a browser renders all of it."""
+"""Tests the content of the HTML report of a build, and that a browser renders all of it."""
 
 import json
 import re
@@ -20,7 +20,7 @@ from tests.support.waiting import HANG_SECONDS
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
 
-# Measured by the browser: what it fetched, and what is outside its chart or the page.
+# Makes the browser report what it fetched, and what lies outside its chart or the page.
 MEASURE = """<script>
 addEventListener('load', () => {
   const outside = [], found = {svg: 0, text: 0};
@@ -156,7 +156,7 @@ def test_a_browser_shows_every_chart_whole(tmp_path: Path, languages: int) -> No
 
 
 def shown(page: str, folder: Path, width: int = 1200) -> dict[str, Any]:
-    """What a headless browser says of the page in a window of this width."""
+    """The report of a headless browser about the page in a window of this width."""
     assert BROWSER is not None
     path = folder / "page.html"
     path.write_text(page.replace("</html>", f"{MEASURE}</html>"), encoding="utf-8")

@@ -1,7 +1,7 @@
-"""bzip2 files written bit by bit: streams at any bit, and blocks whose data holds any bytes.
+"""Writes bzip2 files bit by bit, with streams at any bit and blocks whose data contains any bytes.
 
-A block made here codes most symbols with 8 bits, so that its data is a row of given bytes: room for magic
-numbers and whole blocks that are no blocks of the file.
+These blocks code most symbols with 8 bits, so that their data is a sequence of given bytes. The data can
+contain magic numbers and whole blocks that are not blocks of the file.
 """
 
 import bz2
@@ -37,31 +37,31 @@ def stream(blocks: Iterable[str]) -> bytes:
 
 
 def one_stream(parts: Iterable[bytes]) -> bytes:
-    """A stream with a block for each part of a text."""
+    """A stream with one block for each part of a text."""
     blocks = [to_bits(bz2.compress(part)) for part in parts if part]
     return stream(bits[32 : bits.rindex(bits_of(FOOTER, 48))] for bits in blocks)
 
 
 def block_of(symbols: bytes) -> tuple[str, bytes]:
-    """The bits of a block whose data are these bytes, each of 0 to 253, and the text that it decodes to."""
+    """The bits of a block whose data are these bytes, each from 0 to 253, and its decoded text."""
     column = _undo_move_to_front(symbols)
     origin, unsorted = next(
         (origin, unsorted)
         for origin in range(len(column))
-        # A block cannot end with four equal bytes and no count.
+        # A block cannot end with four equal bytes without a count.
         if len(set((unsorted := _undo_sort(column, origin))[-4:])) > 1
     )
     text = _undo_repeats(unsorted)
     data = "".join(bits_of(symbol, 8) for symbol in symbols) + "1" * 9
     groups = -(-(len(symbols) + 1) // 50)
-    # Two equal tables, as there must be two: lengths as differences from 8 bits.
+    # Two equal tables, because the format requires two, with lengths as differences from 8 bits.
     table = bits_of(8, 5) + "0" * _SHORT + "100" + "0" * (_SYMBOLS - _SHORT - 1)
     head = bits_of(BLOCK, 48) + bits_of(checksum(text), 32) + "0" + bits_of(origin, 24) + "1" * (16 + 256)
     return head + bits_of(2, 3) + bits_of(groups, 15) + "0" * groups + table + table + data, text
 
 
 def checksum(text: bytes) -> int:
-    """The checksum of bzip2: zlib's with the bits of every byte and of the sum reversed."""
+    """The checksum of bzip2, which is zlib's with the bits of every byte and of the sum reversed."""
     mirrored = bytes(int(f"{byte:08b}"[::-1], 2) for byte in text)
     return int(f"{zlib.crc32(mirrored):032b}"[::-1], 2)
 

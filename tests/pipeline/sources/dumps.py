@@ -1,4 +1,4 @@
-"""Small dumps made for the tests, and the bundled real ones."""
+"""Provides small dumps for tests, and the bundled real ones."""
 
 import bz2
 from pathlib import Path
@@ -24,7 +24,7 @@ FOOT = "</mediawiki>\n"
 def page(
     number: int, text: str = "Some text.", *, title: str | None = None, ns: int = 0, extra: str = ""
 ) -> str:
-    """One page as MediaWiki writes it; ``text`` must be escaped already."""
+    """One page as MediaWiki writes it. ``text`` must be escaped."""
     return f"""  <page>
     <title>{title or f"Page {number}"}</title>
     <ns>{ns}</ns>

@@ -1,4 +1,4 @@
-"""BookCorpus in its three forms, cut alike whatever the units."""
+"""Tests BookCorpus in its three forms, with the same documents for any units."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""One bzip2 file read in ranges: every cut gives the text of the whole file, or the file is refused."""
+"""Tests that any division of a bzip2 file into ranges gives the text of the whole file or an error."""
 
 import bz2
 import random
@@ -21,7 +21,7 @@ TEXT = bz2.decompress(LTG.read_bytes())[:330_000]
 
 
 def _own(path: Path, start: int, end: int) -> bytes:
-    """The text that a range owns. Like a reader of pages, it looks at what follows."""
+    """The text that a range owns. Like a reader of pages, it reads beyond the range."""
     own = []
     with path.open("rb") as file:
         for place, piece in read_blocks(file, path.name, start, end):
@@ -95,7 +95,7 @@ def test_magic_numbers_by_chance_at_every_cut(
 
 
 def _hideable() -> bytes:
-    """A block and what follows it, in bytes that a block can hold as its data."""
+    """A block and its successor, as bytes that a block can contain as data."""
     for seed in range(10_000):
         inner = bz2.compress(random.Random(seed).randbytes(3))[4:]
         if max(inner) < 254 and not re.search(rb"[\0\1]{6}", inner):

@@ -1,4 +1,4 @@
-"""Compressed files as bounded pieces: whole, in ranges, cut off and damaged."""
+"""Tests reading compressed files in bounded pieces: whole, in ranges, truncated and damaged."""
 
 import bz2
 import gzip
@@ -85,7 +85,7 @@ def test_bz2_ranges_own_the_blocks_that_begin_in_them(tmp_path: Path) -> None:
     for step in (1000, 3333, size // 2, size):
         owned = [_read(path, "bz2", start, min(start + step, size))[0] for start in range(0, size, step)]
         assert b"".join(owned) == b"".join(parts)
-    # The header of a stream has 4 bytes; its first block begins behind it.
+    # The header of a stream has 4 bytes. Its first block begins after it.
     start = len(packed[0]) + 4
     assert _read(path, "bz2", start, start + 1)[0] == parts[1]
     assert _read(path, "bz2", start + 1, start + 2) == (b"", b"")

@@ -1,4 +1,4 @@
-"""JSON Lines and Parquet rows: the same for any units, and damage by its place."""
+"""Tests that JSON Lines and Parquet give the same rows for any units, and that errors give the location."""
 
 import gzip
 import json

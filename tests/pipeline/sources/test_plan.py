@@ -1,4 +1,4 @@
-"""Planning the bundled sample: units, their ids, notes, and what is refused."""
+"""Tests planning of the bundled sample: units, their ids, notes, and errors."""
 
 import gzip
 import os
@@ -155,7 +155,7 @@ def test_files_that_accompany_a_dump_are_not_read_as_dumps(tmp_path: Path) -> No
 def test_a_file_that_disappears_while_the_build_is_planned_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As in a folder that is being written: a temporary name that was listed is renamed."""
+    """As in a folder that is being written, where a listed temporary file is renamed."""
     path = tmp_path / "book.txt.tmp"
     path.write_text("Some text.")
     plan_file = TextReader.plan_file

@@ -1,4 +1,4 @@
-"""Sources read by range from a real S3 server give what local files give."""
+"""Tests that sources on a real S3 server, read by range, give the same results as local files."""
 
 import json
 from pathlib import Path

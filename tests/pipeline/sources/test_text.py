@@ -1,4 +1,4 @@
-"""Text files: lines owned once, documents by file and by blank line."""
+"""Tests text files: each line has one owner, and documents are files or separated by blank lines."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -127,7 +127,7 @@ def test_long_lines_in_pieces_lose_nothing(
 
 
 def test_a_file_without_a_line_end_is_read_whole(tmp_path: Path) -> None:
-    """Large text collections come as one line; each document keeps to the largest size."""
+    """Some large text collections are one line. Each document stays within the maximum size."""
     path = tmp_path / "book.txt"
     words = [f"word{number}" for number in range(40_000)]
     path.write_text(" ".join(words))

@@ -1,4 +1,4 @@
-"""A whole build with every kind of duplicate in it: each goes by its own reason, whatever the files."""
+"""Builds a corpus with every kind of duplicate. Each one is removed for its own reason, for any files."""
 
 import json
 import random
@@ -71,7 +71,7 @@ def test_each_kind_of_duplicate_has_its_own_reason(ray_session: RayCluster, tmp_
     one, other = run(tmp_path / "one", 1), run(tmp_path / "other", 2)
     assert one.counts.removals == {"contaminated": 1, "duplicate-text": 3, "near-duplicate": 4}
     assert one.counts.documents == 40
-    # Case pipeline-007: the report has the share of near duplicates by language.
+    # Case pipeline-007: the report shows the share of near duplicates by language.
     assert one.languages["en"].removals == one.counts.removals
     assert f"<td>{4 / 48:.1%}</td>" in html_report(one, {})
     assert one.counts == other.counts
@@ -82,7 +82,7 @@ def test_each_kind_of_duplicate_has_its_own_reason(ray_session: RayCluster, tmp_
 def test_documents_with_the_same_rest_go_or_stay_on_one_side(
     ray_session: RayCluster, tmp_path: Path, exact: bool
 ) -> None:
-    """Two notices stand under many pages; pages that differ in nothing else are one document."""
+    """Two notices occur on many pages. Pages that differ only in them are one document."""
     chance = random.Random(2)
     notices = ["This page was made from the list of places.", "This page needs the help of its readers."]
     bodies = [" ".join(chance.choices(WORDS, k=60)).capitalize() + "." for _ in range(60)]

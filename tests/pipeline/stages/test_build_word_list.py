@@ -1,4 +1,4 @@
-"""A whole build with a word list: listed words are masked whole, and another list is another config."""
+"""Tests that a build with a word list masks listed words whole, and that another list is another config."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ from tests.support.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.ray
 
-# Frequent in the page of the sample; the last also occurs in 博物館 and in other words.
+# Frequent in the page of the sample. The last one also occurs in 博物館 and in other words.
 WORDS = ["都市", "世界", "地区", "現在", "国際", "首都", "大学", "人口", "博物館", "博物"]
 
 
@@ -67,12 +67,12 @@ def test_listed_words_are_masked_whole(corpus: Path, words: Path) -> None:
 
 
 def masked_words(row: dict[str, Any], pieces: list[str]) -> Counter[str]:
-    """How many occurrences of listed words of two signs, not within 博物館, are masked whole and in part."""
+    """How often two-character words from the list, outside 博物館, are masked whole and in part."""
     ids = list(row["input_ids"])
     targets = set(row["masked_positions"])
     for position, label in zip(row["masked_positions"], row["masked_ids"], strict=True):
         ids[position] = label
-    # Each subword is one unique character, so that positions in the text are positions in the row.
+    # Each subword becomes one unique character, so that positions in the text equal positions in the row.
     text = "".join(pieces[index] if len(pieces[index]) == 1 else "|" for index in ids)
     found: Counter[str] = Counter()
     for word in (word for word in WORDS if len(word) == 2 and word != "博物"):

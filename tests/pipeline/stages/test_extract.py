@@ -1,4 +1,4 @@
-"""Restarting stage extract: what it redoes and what it keeps."""
+"""Tests what a restart of stage extract repeats and what it keeps."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def test_the_stage_reruns_when_dump_or_rules_change(tmp_path: Path) -> None:
 def test_a_restarted_task_keeps_its_committed_parts(
     tmp_path: Path, ray_session: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after the death of a worker: the driver planned the task before its first units were committed."""
+    """As after the death of a worker, when the driver planned the task before its first commits."""
     for lang in ("de", "en", "fr", "it"):
         (tmp_path / f"{lang}wiki.xml").write_text(HEAD + page(1, "One sentence. " * 20) + FOOT)
     sources = [
@@ -70,7 +70,7 @@ def test_a_restarted_task_keeps_its_committed_parts(
 def test_relative_sources_are_read_in_the_folder_of_the_driver(
     tmp_path: Path, ray_session: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The session's Ray was started in another folder, as one that a build joins may have been."""
+    """The session's Ray, like any Ray cluster that a build joins, was started in another folder."""
     monkeypatch.chdir(tmp_path)
     Path("enwiki.xml").write_text(HEAD + page(1, "One sentence. " * 20) + FOOT)
     source = Source(name="wiki", kind="wikimedia", lang="en", paths=["enwiki.xml"])

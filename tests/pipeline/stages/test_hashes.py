@@ -1,4 +1,4 @@
-"""The stage that hashes Content File Exports, and the stages behind it over several files of one wiki."""
+"""Tests the stage that hashes Content File Exports, and the next stages with several files of one wiki."""
 
 import bz2
 import hashlib

@@ -1,4 +1,4 @@
-"""The rounds of near dedup and contamination on Ray Data, on parts cut and ordered in other ways."""
+"""Tests the rounds of near dedup and contamination on Ray Data with different parts and orders."""
 
 import gzip
 import json
@@ -89,7 +89,7 @@ def test_removed_are_those_of_one_machine_for_any_cut_and_order(
         if buckets is not None:
             monkeypatch.setattr(stage_near, "DOCUMENTS_PER_BUCKET", buckets)
             monkeypatch.setattr(stage_near, "PAIRS_PER_BUCKET", buckets)
-            # Too many edges for one task: the star rounds do it.
+            # Too many edges for one task, so the star rounds cluster them.
             monkeypatch.setattr(stage_near, "EDGES_IN_MEMORY", 8)
         parts = write_parts(tmp_path / str(number), keys, documents, rows)
         removed = find(tmp_path / str(number), parts)

@@ -1,4 +1,4 @@
-"""The field ``previous``: which builds it accepts, and a month later the same bytes as without it."""
+"""Tests which builds the field ``previous`` accepts, and that a later build has the same bytes without it."""
 
 import bz2
 import hashlib
@@ -28,7 +28,7 @@ from tests.support.ray_cluster import RayCluster
 
 
 def extracted(folder: Path, **fields: Any) -> BuildConfig:
-    """A build of one page in ``folder``, as far as ``previous`` looks at it."""
+    """A build of one page in ``folder``, with the files that ``previous`` reads."""
     path = write_wiki(folder / "dump", articles({1: PROSE}))
     sources = [{"name": "wiki", "kind": "wikimedia", "paths": [str(path)]}]
     config = BuildConfig.model_validate({"output": str(folder / "corpus"), "sources": sources, **fields})
@@ -152,11 +152,11 @@ def ltg_units(stage: Path) -> dict[Path, list[dict[str, Any]]]:
 
 @pytest.mark.ray
 def test_a_month_later_the_build_has_the_same_bytes(tmp_path: Path, ray_session: RayCluster) -> None:
-    """Also when its half was extracted without the earlier build, as after a kill."""
+    """Even if half of it was extracted without the earlier build, as after a kill."""
     for month in (1, 2):
         snapshot(tmp_path / f"dumps{month}", month)
     earlier = config_of_month(tmp_path, tmp_path / "1", 1)
-    # Of the earlier build only the stages that matter here.
+    # Only the relevant stages of the earlier build.
     work, units = f"{earlier.output}/work", plan_units(earlier)
     templates = run_templates(earlier, work, units)
     extracted = run_extract(earlier, work, units, templates)
@@ -175,7 +175,7 @@ def test_a_month_later_the_build_has_the_same_bytes(tmp_path: Path, ray_session:
     for path in (output / "work").iterdir():
         if path.is_dir() and path != stage:
             shutil.rmtree(path)
-    # The names of units depend on the folder, so pages decide which units have to be extracted again.
+    # The names of units depend on the folder, so the pages decide which units to extract again.
     markers = sorted((ranges[0]["first"], path) for path, ranges in ltg_units(stage).items())
     assert len(markers) > 4
     for _, marker in markers[::2]:

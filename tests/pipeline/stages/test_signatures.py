@@ -1,4 +1,4 @@
-"""Band hashes that an earlier build has stored are those that the build would compute."""
+"""Tests that the stored band hashes of an earlier build equal the computed ones."""
 
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def test_a_damaged_file_of_signatures_is_one_line(tmp_path: Path) -> None:
 
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=8), min_size=1), st.data())
 def test_a_signature_does_not_depend_on_where_sentences_end(words: list[str], data: st.DataObject) -> None:
-    """So the hash of the text, in which a space stands between sentences, can stand for the sentences."""
+    """So the hash of the text, with a space between sentences, identifies the signature."""
     ends = sorted(data.draw(st.sets(st.integers(1, len(words)))) | {len(words)})
     cut = [" ".join(words[begin:end]) for begin, end in zip([0, *ends], ends, strict=False)]
     whole, parts = (

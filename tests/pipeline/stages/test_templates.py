@@ -1,4 +1,4 @@
-"""The stage that learns templates: committed, resumed, part of what extraction depends on, inspectable."""
+"""Tests the stage that learns templates: commits, resuming, its effect on extraction, and its display."""
 
 import bz2
 from collections.abc import Callable
@@ -70,7 +70,7 @@ def test_extraction_depends_on_what_was_learned(tmp_path: Path, ray_session: Ray
         config = write(tmp_path, body)
         units = plan_units(config)
         templates = run_templates(config, str(tmp_path / "work"), units)
-        # The units differ too, so the same ones are taken for both.
+        # The units differ too, so both builds use the same ones.
         folders.add(extract_folder(config, str(tmp_path / "work"), [], templates).uri)
     assert len(folders) == 2
 

@@ -1,4 +1,4 @@
-"""The shared case files of the cleaning areas, run through the console command as a user would."""
+"""Runs the shared case files of the cleaning areas through the console command, as a user would."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Abbreviations and sentence starters are learned from counts alone."""
+"""Tests learning abbreviations and sentence starters from counts."""
 
 import random
 

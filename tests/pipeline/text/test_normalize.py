@@ -1,4 +1,4 @@
-"""Unicode cleaning: what goes, what stays, and that a second pass changes nothing."""
+"""Tests what Unicode cleaning removes and keeps, and that a second pass changes nothing."""
 
 import unicodedata
 
@@ -50,7 +50,7 @@ def test_cleaning_is_stable_nfc_storable_and_keeps_letters(text: str, lang: str)
     def letters(value: str) -> list[str]:
         return [c for c in unicodedata.normalize("NFC", value) if unicodedata.category(c)[0] in "LNM"]
 
-    # Dropping a character may let the marks around it compose: compare without it.
+    # Dropping a character may let the marks around it compose, so compare without it.
     bare = "".join(c for c in text if unicodedata.category(c)[0] in "LNM" or c.isspace())
     assert sorted(letters(clean)) == sorted(letters(" ".join(bare.split())))
 
@@ -70,7 +70,7 @@ def test_of_visible_text_only_spaces_and_the_form_change(paragraphs: list[str]) 
 
 
 def test_of_every_visible_character_normalizing_leaves_the_normal_form() -> None:
-    """One space at an end goes: a paragraph of a page has none there."""
+    """Ignores a space at either end, because paragraphs of a page have none there."""
     for code in range(0x110000):
         text = chr(code)
         assert not is_visible(text) or text == " " or normalize_text(text, "en") == to_nfc(text)

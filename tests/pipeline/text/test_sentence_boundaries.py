@@ -1,6 +1,6 @@
-"""The boundary benchmark on three documents of NTREX-128 in 125 languages and scripts.
+"""Runs the boundary benchmark on three documents of NTREX-128 in 125 languages and scripts.
 
-``ntrex_excerpt.jsonl.xz`` is taken from NTREX-128 (Federmann, Kocmi and Xin 2022, CC BY-SA 4.0,
+``ntrex_excerpt.jsonl.xz`` is an excerpt of NTREX-128 (Federmann, Kocmi and Xin 2022, CC BY-SA 4.0,
 https://github.com/MicrosoftTranslator/NTREX), whose English side is that of WMT's newstest2019.
 """
 
@@ -15,7 +15,7 @@ from benchmarks.extraction.sentence_boundaries import Score, may_be_end, scores,
 from pipeline.text.sentences import split_sentences
 
 UNMARKED = {"tha", "dzo"}
-"""Their writing has no mark that only ends sentences."""
+"""Languages without a mark that only ends sentences."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Sentence ends by kind and language: abbreviations, numbers, units, quotation marks, brackets."""
+"""Tests sentence ends by kind and language: abbreviations, numbers, units, quotation marks, brackets."""
 
 from collections import defaultdict
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Sentence ends in many languages, that no text is lost between them, and that time stays linear."""
+"""Tests that sentences end correctly in many languages, that no text is lost, and that time is linear."""
 
 import pytest
 from hypothesis import given

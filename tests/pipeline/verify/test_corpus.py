@@ -1,4 +1,4 @@
-"""A sound corpus is called sound, and each of many corruptions is found and named."""
+"""Tests that verify accepts a sound corpus and names each of many corruptions."""
 
 import shutil
 from collections.abc import Callable
@@ -100,7 +100,7 @@ def test_an_extra_shard(corpus: SmallCorpus) -> None:
 
 
 def test_empty_files_beside_good_shards(corpus: SmallCorpus) -> None:
-    """Case pipeline-020: the trainer goes by the manifest, and verify names them."""
+    """Case pipeline-020: the trainer follows the manifest, and verify names the files."""
     beside = corpus.shard(0).parent
     (beside / "x.parquet").write_bytes(b"")
     pq.write_table(SHARD.empty_table(), beside / "y.parquet")
@@ -266,7 +266,7 @@ def test_held_out_documents_in_a_training_shard(corpus: SmallCorpus) -> None:
 
 
 def test_pairs_of_a_document_with_itself(corpus: SmallCorpus) -> None:
-    # Both halves of a bucket that holds one document, with the label of a random pair.
+    # Both halves of a bucket with a single document, with the label of a random pair.
     def self_pairs(table: pa.Table) -> pa.Table:
         tables = []
         for number in (29, 59, 25, 55):

@@ -1,4 +1,4 @@
-"""The published documents: damage is named, and a document is found by its key."""
+"""Tests that damage to published documents is named, and that documents are found by key."""
 
 import hashlib
 from pathlib import Path
@@ -22,7 +22,7 @@ def document(number: int, lang: str) -> dict[str, Any]:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> SmallCorpus:
-    """With the documents that its counts name, in row groups of two."""
+    """A corpus with the documents that its counts name, in row groups of two."""
     corpus = build_small_corpus(tmp_path / "corpus")
     manifest, entries = corpus.manifest, []
     for start, (lang, counts) in enumerate(manifest["languages"].items()):

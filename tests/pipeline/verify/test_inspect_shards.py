@@ -1,4 +1,4 @@
-"""Rows as text."""
+"""Tests the display of rows as text."""
 
 from pathlib import Path
 

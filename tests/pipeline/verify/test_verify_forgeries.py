@@ -1,4 +1,4 @@
-"""Forgeries with valid rows and recomputed sums, hashes and counts."""
+"""Tests forgeries with valid rows and recomputed sums, hashes and counts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +26,7 @@ from tests.pipeline.small_corpus import (
 @pytest.fixture
 def corpus(tmp_path: Path) -> SmallCorpus:
     made = build_small_corpus(tmp_path / "corpus")
-    # As a build of one copy of each document writes it.
+    # Like a build with one copy of each document.
     edit(made, lambda manifest: set_copies(manifest, 1.0))
     for number in range(12):
         change(made, number, with_languages_in_keys)
@@ -74,7 +74,7 @@ def replace(corpus: SmallCorpus, number: int, table: pa.Table, data: bytes) -> N
 
 
 def recount(corpus: SmallCorpus) -> None:
-    """Makes the sums of the sets and the counts of the build fit the shards."""
+    """Adjusts the sums of the sets and the counts of the build to the shards."""
     files = CorpusFiles.open(str(corpus.folder))
 
     def apply(manifest: dict[str, Any]) -> None:
@@ -207,7 +207,7 @@ def test_documents_that_do_not_add_up(corpus: SmallCorpus) -> None:
 
 
 def test_flipped_bits_anywhere_are_reported_and_never_raised(corpus: SmallCorpus) -> None:
-    """The hash says so already; what is read of such a file afterwards must not end in a traceback."""
+    """The hash already reveals the damage. Reading such a file must not end in a traceback."""
     whole = corpus.shard(0).read_bytes()
     random = np.random.default_rng(3)
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""Sections of references, links and books go with their heading; prose under such a heading stays."""
+"""Tests that sections of references, links and books are dropped, but prose under such headings stays."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The cleaning of real pages: every dump of the bundled sample."""
+"""Tests the cleaning of real pages, with every dump of the bundled sample."""
 
 import re
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_no_markup_is_left_and_few_sentences_are_lost(pages: list[RealPage]) -> 
 
 
 def test_pages_keep_their_first_words(pages: list[RealPage]) -> None:
-    """Most articles name their subject in bold at once: those words are there."""
+    """Most articles begin with their subject in bold. These words must be in the text."""
     found = total = 0
     for page in pages:
         bold = re.search(r"^'''([^'\[\]{}<>|&]{3,60})'''", page.wikitext, re.M)

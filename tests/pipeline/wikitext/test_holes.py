@@ -1,4 +1,4 @@
-"""Templates of unknown text beside endings, prefixes, marks and quotation marks, in many languages."""
+"""Tests templates of unknown text next to endings, prefixes, marks and quotation marks in many languages."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Tables whose bars are magic words."""
+"""Tests tables whose bars are magic words."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Finishing of lines against the same rules written as plain regular expressions."""
+"""Compares the finishing of lines with the same rules written as plain regular expressions."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Namespaces, prefixes and redirect words of wikis."""
+"""Tests namespaces, prefixes and redirect words of wikis."""
 
 import pytest
 

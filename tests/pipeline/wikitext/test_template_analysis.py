@@ -1,4 +1,4 @@
-"""What is learned of templates from their wikitext, and pages that use them."""
+"""Tests what the analysis learns about templates from their wikitext, and pages that use them."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Pages to the text that a reader sees: links, templates, holes, tables, damage."""
+"""Tests the conversion of pages to the text that a reader sees: links, templates, holes, tables, damage."""
 
 from pathlib import Path
 
@@ -300,7 +300,7 @@ def test_any_input_gives_paragraphs_without_marks_of_ours(wikitext: str, lang: s
     "unit", ["{{a|", "[[", "\n{|\n|", "<ref>", "<!--", "<div style='display:none'>", "({{x}}", "“{{x}} "]
 )
 def test_a_construct_repeated_without_end_costs_no_more_per_character(unit: str) -> None:
-    # Steps are counted, not seconds: Python calls made for one and for four times the input.
+    # Count steps instead of seconds: the Python calls for one and for four times the input.
     def calls(count: int) -> int:
         import sys
 

@@ -1,4 +1,4 @@
-"""Byte-pair encoding over lists that recounts all pairs before each merge: slow and simple."""
+"""A slow and simple byte-pair encoding over lists that recounts all pairs before each merge."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from itertools import pairwise
 
 
 def merged_by_hand(counts: Mapping[str, int], alphabet: Sequence[str], wanted: int) -> list[str]:
-    """The alphabet and the pieces that merging makes of the words, up to ``wanted`` in all."""
+    """The alphabet and the merged pieces, up to ``wanted`` in total."""
     pieces = list(alphabet)
     words = [([word[0], *("##" + char for char in word[1:])], count) for word, count in counts.items()]
     while len(pieces) < wanted:

@@ -1,4 +1,4 @@
-"""Words against BERT's own basic tokenizer, for every code point and for sentences."""
+"""Compares words with BERT's own basic tokenizer, for every code point and for sentences."""
 
 import unicodedata
 from itertools import pairwise
@@ -34,7 +34,7 @@ def assert_words_of_bert(codes: Any, cased: bool, accents: bool, strips: bool) -
 
 @pytest.mark.parametrize(("cased", "accents", "strips"), MODES)
 def test_every_character_gives_the_words_of_bert(cased: bool, accents: bool, strips: bool) -> None:
-    """Of the planes without characters, and of those for private use, some code points."""
+    """Covers only some code points of the planes without characters and for private use."""
     assigned = [*range(0x34000), *range(0xE0000, 0xE0200)]
     assert_words_of_bert([*assigned, *range(0x34000, 0x110000, 997)], cased, accents, strips)
 

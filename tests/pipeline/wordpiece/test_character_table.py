@@ -1,4 +1,4 @@
-"""The table of characters against the library that it is made of."""
+"""Compares the table of characters with the library from which it is made."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Tokenizers of Hugging Face: their ids, their words in WordPiece's notation, and what is refused."""
+"""Tests Hugging Face tokenizers: their ids, their words in WordPiece's notation, and errors."""
 
 import json
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def test_ids_are_those_of_the_library_without_special_tokens(loaded: HubTokenize
 
 
 def test_pieces_say_where_words_continue(loaded: HubTokenizer) -> None:
-    """The pieces of a word, and only these, spell what stands between two spaces."""
+    """The pieces of a word, and only these, spell the text between two spaces."""
     continuation = MaskingVocabulary.from_pieces(loaded.vocabulary.pieces).continuation
     text = TEXTS[0]
     words: list[list[int]] = []
@@ -51,7 +51,7 @@ def test_pieces_say_where_words_continue(loaded: HubTokenizer) -> None:
             words.append([number])
     spelled = ["".join(loaded.vocabulary.pieces[number].removeprefix("##") for number in w) for w in words]
     if "##s" in loaded.tokenizer.get_vocab():
-        text = text.replace(".", " .")  # WordPiece parts punctuation from words
+        text = text.replace(".", " .")  # WordPiece separates punctuation from words
     assert [word.lstrip("\u2581\u0120") for word in spelled] == text.split(" ")
     assert max(map(len, words)) > 1
 

@@ -10,7 +10,7 @@ from pipeline.wordpiece.pair_merges import PairMerges
 from pipeline.wordpiece.word_counts import counts_table
 from tests.pipeline.wordpiece.merges_by_hand import merged_by_hand
 
-# With "#" a piece can be made twice, of other parts: "#" and "##a" give the name of the inner piece "##a".
+# With "#" a piece can arise twice from different parts: "#" and "##a" give the name of the inner piece "##a".
 LETTERS = "ab#"
 ALPHABET = [*LETTERS, *("##" + letter for letter in LETTERS)]
 
@@ -33,7 +33,7 @@ def test_subwords_equal_those_of_full_recounts(few: int, tracked: int, counts: A
 
 @pytest.mark.parametrize("few", [0, 48])
 def test_fewer_pairs_are_tracked_when_they_become_many(few: int) -> None:
-    """All twenty pairs of letters are tracked at first, and with them hundreds of longer pieces."""
+    """At first all twenty pairs of letters are tracked, and then hundreds of longer pieces."""
     chance = random.Random(3)
     letters = "abcd"
     alphabet = [*letters, *("##" + letter for letter in letters)]

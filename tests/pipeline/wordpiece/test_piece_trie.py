@@ -1,4 +1,4 @@
-"""The trie of pieces against plain longest-match cutting."""
+"""Compares the trie of pieces with plain longest-match cutting."""
 
 import itertools
 
@@ -37,7 +37,7 @@ def test_words_are_cut_into_the_longest_pieces(pieces: set[tuple[str, str]], wor
 
 @pytest.mark.parametrize("width", [2, 40, 200])
 def test_crowded_rows_all_find_a_place(width: int) -> None:
-    """Every two-letter word over an alphabet: as many full rows as letters, which makes the table grow."""
+    """Every two-letter word over an alphabet gives as many full rows as letters, so the table grows."""
     letters = [chr(0x4E00 + number) for number in range(width)]
     pieces = {a + b: number for number, (a, b) in enumerate((a, b) for a in letters for b in letters)}
     trie = PieceTrie([pieces, {}])

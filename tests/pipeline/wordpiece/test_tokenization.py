@@ -1,4 +1,4 @@
-"""Ids against BertTokenizerFast's on real and made-up text."""
+"""Compares ids with BertTokenizerFast's on real and generated text."""
 
 import random
 from itertools import pairwise
@@ -39,13 +39,13 @@ def assert_ids_of_bert(vocabulary: Vocabulary, sentences: list[str]) -> None:
     expected = bert_ids(bert_tokenizer(vocabulary.pieces, vocabulary.cased), sentences)
     pairs = zip(sentences, found, expected, strict=True)
     different = [sentence for sentence, ours, theirs in pairs if ours != theirs]
-    # Only long runs of scripts without spaces may differ: cut here, one [UNK] there.
+    # Only long runs of scripts without spaces may differ. We cut them, and BERT has one [UNK].
     assert [line for line in different if max(map(len, line.split())) <= 100] == []
     assert len(different) < 50
 
 
 def test_ids_are_those_of_bert_on_real_lines(trained: Vocabulary) -> None:
-    """Half of the lines of the sample, of every language: a quarter cased, a quarter uncased."""
+    """Covers half of the lines of the sample in every language, a quarter cased and a quarter uncased."""
     lines = sample_sentences()[0 if trained.cased else 1 :: 4]
     assert len(lines) > 25_000
     assert_ids_of_bert(trained, list(lines))
@@ -114,12 +114,12 @@ def test_stretches(word: str) -> None:
     assert all(0 < len(part) <= 100 for part in parts)
     marks = ("\u0e48", "\u0e34")
     for before, part in pairwise(parts):
-        # A stretch opens with a mark only where the one before had no better place in its second half.
+        # A stretch starts with a mark only if the previous one had no better position in its second half.
         assert not part.startswith(marks) or set(before[51:]) <= set(marks)
 
 
 def test_a_thai_text_without_spaces_is_not_a_single_unknown_token() -> None:
-    """Case pipeline-009: 5,000 characters, cut before the word limit; the share of [UNK] is counted."""
+    """Case pipeline-009: 5,000 characters are cut before the word limit, and [UNK] is counted."""
     words = ["สะพาน", "แคบ", "มาก", "และ", "เก่า", "น้ำ", "ไหล", "ผ่าน", "เมือง", "หิน"]
     chance = random.Random(5)
     text = "".join(chance.choices(words, k=2000))[:5000]

@@ -92,7 +92,7 @@ def test_counts_that_add_up_to_more_than_can_be_held_are_refused() -> None:
 
 
 def test_counts_below_zero_are_refused() -> None:
-    """As sums of 64-bit integers are that have gone over."""
+    """Such counts result from an overflow of 64-bit sums."""
     with pytest.raises(VocabularyError, match="are negative"):
         train_wordpiece({"ab": 5, "ac": -1}, 100, 0)
 
@@ -151,7 +151,7 @@ def test_rarest_words_are_pruned_and_counted() -> None:
 
 
 def test_words_of_one_count_and_one_hash_go_by_the_alphabet() -> None:
-    """Two words of one CRC-32 and one count: the alphabet says which one a limit leaves out."""
+    """For two words with the same CRC-32 and count, alphabetical order decides which one a limit omits."""
     assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
     made = [
         train(dict.fromkeys(words, 5), OPENING + 23, 0, max_words=1).pieces
@@ -162,12 +162,12 @@ def test_words_of_one_count_and_one_hash_go_by_the_alphabet() -> None:
     assert not any(piece.startswith("pl") for piece in made[0])
 
 
-# Arrow's own pool reserves a gigabyte of addresses, which a limit would count.
+# Arrow's own pool reserves a gigabyte of addresses, which would count toward a limit.
 MEASURED = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 
 
 def run_measured(script: str) -> subprocess.CompletedProcess[str]:
-    """A script that limits its own memory."""
+    """Runs a script that limits its own memory."""
     return subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, **MEASURED},

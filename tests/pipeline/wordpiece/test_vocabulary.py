@@ -1,4 +1,4 @@
-"""Word counts, smoothing and the files of a vocabulary."""
+"""Tests word counts, smoothing and the files of a vocabulary."""
 
 import json
 import random
@@ -131,7 +131,7 @@ def test_a_threshold_costs_no_letter_and_no_phrase_of_a_script_without_spaces() 
 
 
 def forms(words: Iterable[str]) -> set[tuple[bool, str]]:
-    """The letters that open words, and those inside them."""
+    """The letters that start words, and those inside them."""
     return {(place > 0, char) for word in words for place, char in enumerate(word)}
 
 
@@ -159,7 +159,7 @@ def test_words_of_a_bucket_are_frequent_in_all_languages_together(
         expected += [(lang, *row.values()) for row in most_frequent(wanted, limit).to_pylist()]
     chosen = kept.filter(pc.invert(kept["spared"])).drop_columns("spared")
     assert [tuple(row.values()) for row in chosen.to_pylist()] == expected
-    # No letter is lost, and what is spared for one is spared in every language.
+    # No letter is lost, and a word spared in one language is spared in every language.
     assert forms(kept["word"].to_pylist()) == forms(totals)
     rest = kept.filter(kept["spared"])
     assert (
@@ -181,7 +181,7 @@ def test_words_of_a_bucket_are_frequent_in_all_languages_together(
 def test_words_that_were_left_out_still_count_in_a_languages_share() -> None:
     tables = {"en": counts_table({"a": 700, "b": 31}), "sv": counts_table({"a": 1})}
     smoothed = smooth_tables(tables, {"en": 4 * 731, "sv": 1}, 0.5)
-    # sv, with one word in 2,925, is given the square root of 2,924 times as much as en: 54.07.
+    # sv, with one word in 2,925, gets the square root of 2,924 times as much as en, which is 54.07.
     assert smoothed.to_pydict() == {"word": ["a", "b"], "count": [700 + 54, 31]}
 
 
@@ -234,7 +234,7 @@ def test_a_decomposed_accent_is_composed_by_the_written_file_too(tmp_path: Path)
 
 
 def test_accents_are_a_matter_of_their_own(tmp_path: Path) -> None:
-    """Case pipeline-008: lower-casing need not cost Hindi its vowel signs."""
+    """Case pipeline-008: lowercasing must not remove Hindi's vowel signs."""
     pieces = train_wordpiece(count_words(["नदियाँ नदियाँ CAFÉ café"] * 2, False, "strip_letters"), 30, 0)
     write_tokenizer(str(tmp_path), pieces, False, "strip_letters")
     vocabulary = load_vocabulary(str(tmp_path))

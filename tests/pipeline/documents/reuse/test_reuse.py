@@ -1,4 +1,4 @@
-"""Pages of an earlier build: reused when nothing differs that their text depends on, with the same bytes."""
+"""Tests that pages of an earlier build are reused if their dependencies are equal, with the same bytes."""
 
 import io
 import random
@@ -41,7 +41,7 @@ TEMPLATES = {
 
 
 def both(tmp_path: Path, first: str, second: str, head: str = HEAD) -> tuple[Extracted, Extracted]:
-    """The second version with the first as the earlier build, after a check that it has the same bytes."""
+    """Extracts the second version with the first as the earlier build, and checks for equal bytes."""
     earlier = extract(write_wiki(tmp_path / "1", first), tmp_path / "work1")
     path = write_wiki(tmp_path / "2", second, head, ".bz2")
     reusing = extract(path, tmp_path / "reusing", earlier.pages)
@@ -96,7 +96,7 @@ def test_another_namespace_name_is_another_wiki(tmp_path: Path) -> None:
 
 
 def test_a_heading_that_is_learned_counts_where_it_stands(tmp_path: Path) -> None:
-    """Five articles end with a list under a heading that the first snapshot has only four times."""
+    """Five articles end with a list under a heading that occurs only four times in the first snapshot."""
     listed = PROSE + "\n\n== Wellspring ==\n* [[A]]\n* [[B]]\n"
     first = dict.fromkeys(range(1, 5), listed) | {9: PROSE}
     _, reusing = both(tmp_path, articles(first), articles(first | {5: listed}))
@@ -106,7 +106,7 @@ def test_a_heading_that_is_learned_counts_where_it_stands(tmp_path: Path) -> Non
 def test_an_index_of_many_parts_and_row_groups_serves_other_units(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second snapshot has other borders of units, and pages in another order."""
+    """The second snapshot has different unit boundaries, and pages in a different order."""
     monkeypatch.setattr("pipeline.documents.reuse.page_index.ROWS_AT_ONCE", 16)
     monkeypatch.setattr("pipeline.documents.reuse.previous_pages._PAGES_PER_READ", 8)
     monkeypatch.setattr("pipeline.documents.rows.BATCH_ROWS", 50)
@@ -126,7 +126,7 @@ def test_an_index_of_many_parts_and_row_groups_serves_other_units(
 
 
 def test_what_was_reused_can_be_reused_again(tmp_path: Path) -> None:
-    """The index of a build with an earlier one equals that of a build without (`both`)."""
+    """The index of a build with an earlier one equals that of a build without one (`both`)."""
     pages = articles(ARTICLES) + templates(TEMPLATES)
     _, second = both(tmp_path, pages, pages)
     third = extract(write_wiki(tmp_path / "3", pages), tmp_path / "work3", second.pages)
@@ -182,12 +182,12 @@ def test_any_two_snapshots_give_the_same_bytes(
 
 
 def damaged(earlier: Extracted, damage: str) -> Path:
-    """The file of ``earlier`` that is damaged."""
+    """Damages a file of ``earlier`` and returns it."""
     what, how = damage.split("-")
     (index,) = earlier.files(".pages")
     file = index if what == "index" else index.with_suffix(".parquet")
     raw = bytearray(file.read_bytes())
-    # A file that a process has open must not change.
+    # A file must not change while a process has it open.
     file.unlink()
     if how == "truncated":
         file.write_bytes(raw[: len(raw) // 2])

@@ -1,4 +1,4 @@
-"""The version of the rules covers all code that the text of a page depends on, and the settings."""
+"""Tests that the version of the rules covers the settings and all code that the text of a page depends on."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from pipeline.config import BuildConfig
 from pipeline.documents.reuse.rules_version import RULES, SIGNATURE_RULES, cleaning_record, signature_record
 from pipeline.engine.build_identity import differences
 
-# Without code that a text depends on: plain classes, and the loading of plug-ins, which have hashes.
+# Modules without code that affects the text: plain classes, and the loading of plug-ins, which have hashes.
 _APART = {"pipeline", "pipeline.config", "pipeline.documents", "pipeline.dedup", "pipeline.sources",
           "pipeline.sources.documents"}  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Small wikis in two versions, and their extraction with and without the earlier one."""
+"""Creates small wikis in two versions, and extracts them with and without the earlier one."""
 
 import bz2
 from collections import Counter
@@ -53,7 +53,7 @@ class Extracted:
         return total_reused(marker.counts.reused for marker in self.folder.finished().values())
 
     def outcome(self) -> list[Any]:
-        """Hashes of all files and all counts, without what was reused."""
+        """Hashes of all files and all counts, without the counts of reuse."""
         markers = self.folder.finished().values()
         return [(marker.files, marker.counts.funnel, marker.counts.pages) for marker in markers]
 

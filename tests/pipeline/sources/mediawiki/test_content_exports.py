@@ -1,4 +1,4 @@
-"""Finds folders of MediaWiki Content File Exports, distinguishes them, and refuses incomplete ones."""
+"""Tests that folders of MediaWiki Content File Exports are found, and that incomplete ones are refused."""
 
 import bz2
 import hashlib

@@ -1,4 +1,4 @@
-"""The pages of a dump: their text, their revision, and what is skipped or counted."""
+"""Tests the pages of a dump: their text, their revision, and skipped and malformed pages."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Dumps in all their forms give the same pages, however they are cut into units."""
+"""Tests that all forms of a dump give the same pages for any division into units."""
 
 import bz2
 import gzip
@@ -86,7 +86,7 @@ def test_no_cut_of_a_file_loses_or_doubles_a_page(
     pages = "".join(page(number, "é語" * (size // 2)) for number, size in enumerate(sizes, 1))
     text = (HEAD + pages + FOOT).encode()
     places = sorted({0, len(text), *(cut % len(text) for cut in cuts)})
-    # Streams and blocks that end in the middle of pages, tags and characters, as pbzip2 and bzip2 make them.
+    # As with pbzip2 and bzip2, streams and blocks end in the middle of pages, tags and characters.
     parts = [text[a:b] for a, b in pairwise(places)]
     name = "enwiki.xml" if form == "plain" else "enwiki.xml.bz2"
     path = tmp_path_factory.mktemp("cut") / name
@@ -105,14 +105,14 @@ def test_a_block_may_end_at_any_byte_between_two_pages(tmp_path: Path) -> None:
     for border in range(text.index("語".encode()), text.index(b"<title>Page 2") + 3):
         path = write(tmp_path / "enwiki.xml.bz2", one_stream([text[:border], text[border:]]))
         (whole,) = plan(path)
-        # The second block begins somewhere here, and with it the pages of the second unit.
+        # The second block, and with it the pages of the second unit, begins somewhere here.
         for cut in (40, whole.size // 2, whole.size - 20):
             units = [replace(whole, end=cut), replace(whole, start=cut)]
             assert [item.page_id for unit in units for item in read_dump(unit, LIMIT)] == ["1", "2"]
 
 
 def test_one_stream_gives_the_documents_of_the_multistream_dump(tmp_path: Path) -> None:
-    """Rows of documents, to the byte."""
+    """Compares the rows of documents byte by byte."""
 
     def rows(units: list[Unit]) -> list[dict[str, object]]:
         config = BuildConfig(output="out", sources=[Source(name="wiki", kind="wikimedia", paths=["x"])])

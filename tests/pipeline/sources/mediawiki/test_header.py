@@ -1,4 +1,4 @@
-"""Addresses of pages, by the address of the main page in a dump's head."""
+"""Tests the URLs of pages, derived from the URL of the main page in a dump's head."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The fast reading of a page against a real XML parser."""
+"""Compares the fast parser of pages with a real XML parser."""
 
 import random
 from xml.etree import ElementTree
@@ -11,7 +11,7 @@ from pipeline.sources.mediawiki.page import MalformedPageError, parse_page, unes
 from pipeline.sources.mediawiki.xml_pages import plain_page
 from tests.pipeline.sources.dumps import page
 
-# Characters that XML 1.0 permits, with more of those that need care.
+# Characters that XML 1.0 permits, with a higher share of special ones.
 _CHARACTERS = st.one_of(
     st.sampled_from("&<>\"'#;x0\n\t ltgamp]-!"),
     st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufffe\uffff"),

@@ -1,4 +1,4 @@
-"""Truncated, malformed, unfinished and stub dumps are refused with their name."""
+"""Tests that errors for truncated, malformed, unfinished and stub dumps name the file."""
 
 import bz2
 import json
@@ -117,7 +117,7 @@ def test_a_stub_dump_is_refused_by_its_name(tmp_path: Path) -> None:
 
 
 def _stub(number: int, attributes: str = 'bytes="10"') -> str:
-    """A page with the element of its text as stub dumps write it."""
+    """A page with the text element of a stub dump."""
     start, end = page(number).split("<text", 1)[0], page(number).split("</text>", 1)[1]
     return f'{start}<text {attributes} sha1="0" location="tt:1" id="1" xml:space="preserve" />{end}'
 
@@ -181,7 +181,7 @@ def test_an_unfinished_dump_is_refused_with_its_date(tmp_path: Path) -> None:
 
 
 def test_a_head_that_does_not_end_is_refused_soon(tmp_path: Path) -> None:
-    """Every chunk would search it again, and memory would hold all of it."""
+    """Otherwise every chunk would search it again, and memory would hold all of it."""
     path = tmp_path / "xxwiki-pages-articles.xml.bz2"
     head = b'<mediawiki xml:lang="en"><siteinfo><sitename>'
     path.write_bytes(bz2.compress(head + b"T" * (40 << 20), 1))
@@ -190,7 +190,7 @@ def test_a_head_that_does_not_end_is_refused_soon(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_a_fetch_has_not_completed_is_refused(tmp_path: Path) -> None:
-    """As while `bertmill fetch` writes it: the first of two files has arrived."""
+    """The state while `bertmill fetch` writes it: the first of two files has arrived."""
     first = tmp_path / "enwiki-20260901-pages-articles-multistream1.xml-p1p99.bz2"
     first.write_bytes(streams(HEAD, page(1), FOOT))
     (tmp_path / "sha1sums.txt").write_text(f"{'0' * 40}  {first.name}\n{'0' * 40}  second.bz2\n")
@@ -202,7 +202,7 @@ def test_a_folder_that_a_fetch_has_not_completed_is_refused(tmp_path: Path) -> N
 
 
 def test_an_index_without_line_ends_is_refused_soon(tmp_path: Path) -> None:
-    """A few hundred bytes that would expand to as much memory."""
+    """A few hundred bytes would expand to fill the memory."""
     index, dump = tmp_path / "index.txt.bz2", tmp_path / "enwiki.xml.bz2"
     index.write_bytes(bz2.compress(b"1" * (64 << 20)))
     with pytest.raises(InputError, match=r"index\.txt\.bz2: not an index .*: a line of more than 1 MiB"):

@@ -1,4 +1,4 @@
-"""``{{#expr:}}``: arithmetic as MediaWiki does it, and nothing else."""
+"""Tests that ``{{#expr:}}`` computes like MediaWiki and accepts nothing else."""
 
 import pytest
 from hypothesis import given

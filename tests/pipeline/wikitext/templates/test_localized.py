@@ -1,4 +1,4 @@
-"""Numbers, plural forms and dates as a wiki's language writes them."""
+"""Tests numbers, plural forms and dates in the language of a wiki."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a call of a template includes of its page."""
+"""Tests which part of a template's page a call includes."""
 
 import pytest
 from hypothesis import given
