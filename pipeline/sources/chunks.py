@@ -167,7 +167,8 @@ def _whole_chunks(file: BinaryIO, uri: str, compression: str) -> Iterator[Chunk]
 def _refuse_bomb(uri: str, compression: str, stored: int, decompressed: int) -> None:
     if is_bomb(stored, decompressed):
         raise InputError(
-            f"{uri}: {stored} bytes of {_NAMES[compression]} data became {decompressed} bytes, too many for text"
+            f"{uri}: {stored} bytes of {_NAMES[compression]} data became {decompressed} bytes, "
+            "too many for text"
         )
 
 
