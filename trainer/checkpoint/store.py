@@ -165,8 +165,8 @@ class CheckpointStore:
     def save_async(self, step: int, state: TrainingState) -> None:
         """Copies ``state`` and starts to save it as the state after ``step`` optimizer steps.
 
-        Waits for a save that is still in flight. Does nothing if this attempt has already committed
-        this step. Raises CheckpointError, see the class.
+        Waits for a save that is still in flight. Does not save a step that this attempt has already
+        committed. Raises CheckpointError, see the class.
         """
         if self._lease is None:
             raise CheckpointError(f"{self.run_uri}: acquire the lease of the run before saving")

@@ -10,8 +10,10 @@ from schemas.errors import CheckpointError
 from trainer.startup.setup import Network
 
 _WHOLE_BYTES = 1_000_000_000
+"""Largest checkpoint of several ranks that one rank writes."""
+
 _WHOLE_RANKS = 16
-"""Largest checkpoint and number of ranks for which one rank writes all files."""
+"""Number of ranks from which on each rank writes a part, for any size."""
 
 _SPARE = 1.05
 """Names, headers and the manifest on top of the tensors."""
