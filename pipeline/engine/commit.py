@@ -6,9 +6,9 @@ version. A marker with another hash is an error.
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from cluster import scratch, storage
-from schemas.errors import CorpusError
+from schemas.errors import CorpusError, StorageError
 from schemas.redaction import public_fields
 from schemas.versions import CODE_VERSION
 
@@ -134,7 +134,8 @@ class StageFolder(Generic[Counts]):
 class PartWriter:
     """Writes batches of one schema to a local Parquet file, then uploads it whole.
 
-    Memory holds one row group. A crash leaves nothing under the final name.
+    Memory holds one row group. A crash leaves nothing under the final name. Raises StorageError when the disk
+    for temporary files is full.
     """
 
     def __init__(self, schema: pa.Schema, uri: str, name: str) -> None:
@@ -142,7 +143,7 @@ class PartWriter:
         self._cleanup = ExitStack()
         self._local = self._cleanup.enter_context(scratch.folder("part")) / "part.parquet"
         self._writer = pq.ParquetWriter(self._local, schema, compression="zstd")
-        self._cleanup.callback(self._writer.close)
+        self._cleanup.callback(self._abandon)
         self._rows = 0
 
     def __enter__(self) -> "PartWriter":
@@ -155,13 +156,30 @@ class PartWriter:
         """Appends a batch as a row group."""
         if batch.num_rows:
             table = batch if isinstance(batch, pa.Table) else pa.Table.from_batches([batch])
-            self._writer.write_table(table.cast(self._schema))
+            with self._local_errors():
+                self._writer.write_table(table.cast(self._schema))
             self._rows += batch.num_rows
 
     def finish(self) -> DataFile:
         """Closes and uploads the file, which makes it visible."""
-        self._writer.close()
+        with self._local_errors():
+            self._writer.close()
         with self._local.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         storage.upload_file(str(self._local), self._uri)
         return DataFile(self._name, self._rows, self._local.stat().st_size, digest)
+
+    def _abandon(self) -> None:
+        # Nobody reads a file that is not finished, and the error that matters was raised by `write`.
+        with suppress(OSError):
+            self._writer.close()
+
+    @contextmanager
+    def _local_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise StorageError(
+                f"{self._local}: write: {reason}; free space, or set TMPDIR to another folder"
+            ) from error

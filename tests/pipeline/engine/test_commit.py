@@ -1,6 +1,7 @@
 """Tests that results do not count before their commit, and that another config does not find them."""
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,32 @@ def test_the_next_writer_removes_what_a_killed_one_left(
     with PartWriter(SCHEMA, str(tmp_path / "x.parquet"), "x.parquet"):
         assert len(list(tmp_path.rglob("*.parquet"))) == 1
     assert list(tmp_path.rglob("*.parquet")) == []
+
+
+FULL_DISK = """
+import os, resource, sys
+import pyarrow as pa
+from pipeline.engine.commit import PartWriter
+from schemas.errors import StorageError
+schema = pa.schema([("data", pa.binary())])
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
+try:
+    with PartWriter(schema, sys.argv[1], "x.parquet") as writer:
+        writer.write(pa.record_batch({"data": [os.urandom(100_000)]}, schema=schema))
+        writer.finish()
+except StorageError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("most_bytes", [50_000, 100_050], ids=["in-the-rows", "in-the-footer"])
+def test_a_full_disk_for_temporary_files_is_one_line(tmp_path: Path, most_bytes: int) -> None:
+    uri = tmp_path / "x.parquet"
+    command = [sys.executable, "-c", FULL_DISK, str(uri), str(most_bytes)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(r"/.*/part\.parquet: write: .*too large; free space, or set TMPDIR .*\n", done.stdout)
+    assert not uri.exists()
 
 
 def test_another_config_finds_nothing(tmp_path: Path) -> None:
