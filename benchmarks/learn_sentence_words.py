@@ -22,7 +22,7 @@ from pipeline.wikitext.plain_text import plain_text
 HEADER = """\
 # Words that show where sentences end, by language and kind (see pipeline/text/sentence_data.py).
 # Made by benchmarks/learn_sentence_words.py from the text of Wikipedia dumps and public-domain books:
-# counts of single words, no text. Language, kind and words are parted by tabs.
+# counts of single words, no text. Tabs separate language, kind and words.
 """
 KINDS = ("abbreviations", "before_numbers", "ordinary", "starters")
 _ROMAN = re.compile("[ivxlcdm]+")

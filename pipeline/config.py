@@ -123,9 +123,9 @@ class Extraction(Section):
     max_list_share: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Pages with a larger share of their text in list items are skipped as list-like. 1 keeps all pages."""
     headings: Literal["keep", "drop"] = "drop"
-    """Whether section headings become paragraphs of their own or are dropped."""
+    """Whether section headings become separate paragraphs or are dropped."""
     lists: Literal["keep", "drop"] = "keep"
-    """Whether list items become paragraphs of their own or are dropped."""
+    """Whether list items become separate paragraphs or are dropped."""
     math: Literal["inline", "tex", "placeholder"] = "inline"
     """Formulas as their TeX source (inline, tex) or as the placeholder [formula]. Paragraphs that consist
     only of formulas are dropped and counted, except with tex."""
@@ -262,7 +262,7 @@ class Instances(Section):
     validation_share: Annotated[float, Field(ge=0, lt=0.5)] = 0.01
     """Share of the documents to hold out for validation, chosen by content hash."""
     smoothing: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """Exponent on each language's share of the text. 1 keeps the shares; mBERT used 0.7."""
+    """Exponent on each language's share of the text. 1 keeps the shares. mBERT used 0.7."""
 
 
 class Publish(Section):

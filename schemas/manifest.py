@@ -1,7 +1,7 @@
 """The corpus manifest as typed classes. Only this module reads and writes manifests.
 
-Readers follow the manifest and never list a folder: a file that it does not name does not exist. It names the
-shards of each set by a table in a file of its own (`schemas.shard_tables`). It holds no time, host or
+Readers follow the manifest and never list a folder. Files that it does not name do not belong to the corpus.
+A separate table names the shards of each set (`schemas.shard_tables`). The manifest contains no time, host or
 path outside the corpus, so equal builds write equal bytes.
 """
 
@@ -51,7 +51,7 @@ class ShardTableFile(Record):
     count: Count
     """Shards of the set."""
     prefix: RelativePath
-    """Path of a shard: this, its number with at least five digits, and ``.parquet``."""
+    """Prefix of the path of a shard. Its number with at least five digits and ``.parquet`` follow."""
     row_group_rows: RowGroupRows
     """Rows of every row group of a shard, except the last, which has the rest."""
 
@@ -68,7 +68,7 @@ class SequenceSet(Record):
     tokens: Count
     """Lengths of all rows together."""
     bytes: Count
-    """Bytes of all shards together."""
+    """Total bytes of all shards."""
     languages: dict[str, Count]
     """Rows by language code."""
     shards: ShardTableFile

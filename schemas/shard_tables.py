@@ -1,7 +1,7 @@
-"""The shards of a set as a table: a Parquet file of its own, which the manifest names with its SHA-256.
+"""The shards of a set as a table in a separate Parquet file, which the manifest names with its SHA-256.
 
-A manifest stays small however many shards a corpus has. A reader loads the tables of the sets that it uses,
-about 45 bytes a shard.
+So the manifest stays small for any number of shards. A reader loads the tables of the sets that it uses,
+about 45 bytes for each shard.
 """
 
 import hashlib
@@ -62,7 +62,7 @@ class ShardTable:
 
     @classmethod
     def of(cls, prefix: str, numbered: Iterable[tuple[int, Shard]]) -> "ShardTable":
-        """From shards with ascending numbers, whose paths follow from them."""
+        """From shards with ascending numbers, which determine their paths."""
         rows = [
             (number, shard.rows, shard.tokens, shard.bytes, bytes.fromhex(shard.sha256))
             for number, shard in numbered
@@ -72,9 +72,9 @@ class ShardTable:
         return cls(prefix, pa.table(arrays, schema=SHARD_TABLE))
 
     def encode(self) -> bytes:
-        """The bytes of the table's file. They depend on the shards and the version of pyarrow only."""
+        """The bytes of the table's file. They depend only on the shards and the version of pyarrow."""
         sink = pa.BufferOutputStream()
-        # Hashes have no repeats for a dictionary and no order for statistics.
+        # Hashes have no repeats for a dictionary, and statistics on them are useless.
         pq.write_table(
             self.columns,
             sink,
@@ -109,7 +109,7 @@ class ShardTable:
         return Shard(path=shard_path(self.prefix, number), sha256=sha256.hex(), **sizes)
 
     def find(self, path: str) -> int | None:
-        """The index of the shard at ``path``; None for a path of no shard in this table."""
+        """The index of the shard at ``path``, or None if this table has no such shard."""
         number = path.removeprefix(self.prefix).removesuffix(_SUFFIX)
         if not (number.isascii() and number.isdecimal() and shard_path(self.prefix, int(number)) == path):
             return None
@@ -121,7 +121,7 @@ class ShardTable:
 def parse_shard_table(raw: bytes, entry: SequenceSet, origin: str) -> ShardTable:
     """The table of the set ``entry``.
 
-    Raises CorpusError that names ``origin`` when it is not the table in the manifest, has other columns, or
+    Raises CorpusError that names ``origin`` if it is not the table in the manifest, has other columns, or
     contradicts the set.
     """
     if hashlib.sha256(raw).hexdigest() != entry.shards.sha256:
@@ -151,6 +151,6 @@ def _contradictions(table: ShardTable, entry: SequenceSet) -> Iterator[str]:
         values = table.column(name)
         if (values < 0).any():
             yield f"{name} is negative"
-        # Python's integers: forged values could overflow 64 bits.
+        # Use Python's integers, because forged values could overflow 64 bits.
         if sum(values.tolist()) != total:
             yield f"set {entry.label}: {name} is not the sum over its shards"

@@ -1,4 +1,4 @@
-"""Reads and writes files by URI. `api` has the functions, the other modules are its backends."""
+"""Reads and writes files by URI. `api` has the functions, and the other modules are its backends."""
 
 from cluster.storage.api import (
     abort_uploads,

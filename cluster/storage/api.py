@@ -1,5 +1,5 @@
-"""Reads and writes files by URI: local paths, file://, s3:// and gs://, and read-only http(s):// and
-everything else in which smart-open can seek (sftp://, azure://, ftp:// ...).
+"""Reads and writes files by URI: local paths, file://, s3:// and gs://. Also reads http(s):// and every other
+storage in which smart-open can seek (sftp://, azure://, ftp:// ...).
 
 A missing file raises FileNotFoundError(uri). Every other failure is a StorageError that names the URI and
 the operation, after retries where a retry can help. Writes are atomic: readers see the whole file or none.
@@ -30,7 +30,7 @@ from schemas.errors import StorageError
 logger = logging.getLogger(__name__)
 
 _STALE_SECONDS = 3600.0
-"""Long enough for clocks that differ, and for other jobs that are still writing younger files."""
+"""Long enough to allow for clock differences and for other jobs that are still writing."""
 
 _SCHEMES = ("file", "gs", "http", "https", "s3")
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)://")
@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 
 
 def scheme(uri: str) -> str:
-    """The scheme in lower case; ``file`` for a plain path.
+    """The scheme in lower case, or ``file`` for a plain path.
 
     >>> scheme("S3://bucket/key"), scheme("/data/x")
     ('s3', 'file')
@@ -51,9 +51,9 @@ def scheme(uri: str) -> str:
 
 
 def malformed(uri: str) -> str | None:
-    """Why ``uri`` is neither a path nor a URI, although it looks like one; None if it is one.
+    """Why ``uri`` is neither a path nor a URI, although it looks like one. None if it is one.
 
-    Without this, ``s3:/bucket/runs`` would be a local folder named ``s3:``.
+    Without this check, ``s3:/bucket/runs`` would be a local folder named ``s3:``.
 
     >>> malformed("s3:/bucket/runs")
     "'s3:/bucket/runs': write s3://bucket/runs"
@@ -68,7 +68,7 @@ def malformed(uri: str) -> str | None:
         return correct if _backend_of(scheme_name) is not None else None
     if scheme_name == "file":
         return None if rest.startswith("///") and match[1] == "file" else correct
-    # Other schemes may do without a host: hdfs:///path, datasets:///folder.
+    # Other schemes may omit the host: hdfs:///path, datasets:///folder.
     if scheme_name in _SCHEMES and (rest.startswith("///") or not path):
         return f"{uri!r}: no bucket or host after {scheme_name}://; write {scheme_name}://BUCKET/KEY"
     return None if match[1] == scheme_name else correct
@@ -97,7 +97,7 @@ def read_bytes(uri: str) -> bytes:
 
 
 def read_range(uri: str, start: int, length: int) -> bytes:
-    """``length`` bytes from byte ``start``; fewer or none past the end."""
+    """``length`` bytes from byte ``start``, or fewer at the end."""
     return cast("bytes", _backend(uri, "read_range")(uri, start, length))
 
 
@@ -107,7 +107,7 @@ def size(uri: str) -> int:
 
 
 def exists(uri: str) -> bool:
-    """Whether the file exists; a folder is not a file."""
+    """Whether the file exists. A folder is not a file."""
     try:
         size(uri)
     except FileNotFoundError:
@@ -116,14 +116,14 @@ def exists(uri: str) -> bool:
 
 
 def list_files(prefix_uri: str) -> list[FileInfo]:
-    """All files below the folder at any depth, sorted by URI; [] if there are none."""
+    """All files below the folder at any depth, sorted by URI. [] if it has none."""
     return sorted(_backend(prefix_uri, "list_files")(prefix_uri))
 
 
 def expand_glob(pattern: str) -> list[str]:
     """The files that match, sorted. ``*``, ``?`` and ``[...]`` match within a name, ``**`` across folders.
 
-    A pattern without any of them matches the file itself, or nothing if it does not exist.
+    A pattern without wildcards matches the file itself, or nothing if it does not exist.
     """
     if scheme(pattern) in ("http", "https") or not _MAGIC.search(pattern):
         return [pattern] if exists(pattern) else []
@@ -137,7 +137,7 @@ def expand_glob(pattern: str) -> list[str]:
 
 
 def put_bytes(uri: str, data: bytes) -> None:
-    """Writes ``data`` and replaces an existing file; a reader sees the old file or the new one."""
+    """Writes ``data`` and replaces an existing file. A reader sees the old file or the new one."""
     _backend(uri, "put_bytes")(uri, data)
 
 
@@ -147,9 +147,9 @@ def put_if_absent(uri: str, data: bytes) -> bool:
 
 
 def check_writable(folder_uri: str) -> None:
-    """Writes, reads and deletes a small file in the folder. Raises StorageError that names the refused step.
+    """Writes, reads and deletes a small file in the folder. Raises StorageError that names the failed step.
 
-    Of two conditional puts the second must be refused: without them two jobs could overwrite each other.
+    The second of two conditional puts must fail. Otherwise two jobs could overwrite each other.
     """
     probe = join(folder_uri, f"probe-{secrets.token_hex(8)}")
     created = put_if_absent(probe, b"probe")
@@ -201,10 +201,10 @@ def delete_prefix(uri: str) -> None:
 
 
 def abort_uploads(uri: str, older_than: float) -> int:
-    """Removes uploads below the folder that killed processes left unfinished; returns their number.
+    """Removes uploads below the folder that killed processes left unfinished. Returns their number.
 
-    ``older_than`` (seconds since 1970) limits it to uploads that started before this time; on local
-    storage, to files last written before it. Google Cloud Storage removes unfinished uploads itself.
+    Removes only uploads that started before ``older_than`` (seconds since 1970), or local files last written
+    before it. Google Cloud Storage removes unfinished uploads itself.
     """
     if scheme(uri) == "file":
         return local_files.abort_uploads(uri, older_than)
@@ -214,7 +214,7 @@ def abort_uploads(uri: str, older_than: float) -> int:
 def end_stale_uploads(uri: str) -> None:
     """Removes unfinished uploads that are older than an hour, and logs their number.
 
-    A store that refuses only causes a warning: a key may be allowed to write but not to list uploads.
+    If the store denies this, only logs a warning, because a key may allow writing but not listing uploads.
     """
     try:
         removed = abort_uploads(uri, time.time() - _STALE_SECONDS)
@@ -228,7 +228,7 @@ def end_stale_uploads(uri: str) -> None:
 
 
 def open_read(uri: str) -> BinaryIO:
-    """A seekable buffered binary file; remote storage is read by range requests."""
+    """A seekable buffered binary file. Reads remote storage with range requests."""
     if scheme(uri) == "file":
         return cast("BinaryIO", local_files.open_read(uri))
     raw = cast("io.RawIOBase", _backend(uri, "open_raw")(uri))
@@ -236,7 +236,7 @@ def open_read(uri: str) -> BinaryIO:
 
 
 def open_stream(uri: str) -> IO[bytes]:
-    """A forward-only binary stream for one long pass; it resumes broken connections."""
+    """A forward-only binary stream for one long pass. It resumes broken connections."""
     if scheme(uri) == "file":
         return local_files.open_read(uri)
     raw = cast("io.RawIOBase", _backend(uri, "open_stream")(uri))
@@ -244,7 +244,7 @@ def open_stream(uri: str) -> IO[bytes]:
 
 
 def parquet_file(uri: str) -> pq.ParquetFile:
-    """The Parquet file at ``uri``; remote files are read by the ranges that Parquet plans.
+    """The Parquet file at ``uri``. Reads remote files by the ranges that Parquet plans.
 
     Raises StorageError if it is not a Parquet file, for instance a truncated one.
     """
@@ -277,10 +277,10 @@ def _backend(uri: str, operation: str) -> Callable[..., Any]:
 
 @cache
 def _backend_of(scheme_name: str) -> ModuleType | None:
-    """The module for a scheme, None for an unknown one.
+    """The module for a scheme, or None for an unknown one.
 
-    Each is imported when it is first needed: the libraries of all take a second to import, and every worker
-    process of both jobs would.
+    Imports each module on first use, because importing the libraries of all takes a second in every worker
+    process of both jobs.
     """
     if scheme_name == "file":
         return local_files
@@ -314,7 +314,7 @@ def _glob_token(token: str) -> str:
     if token in fixed:
         return fixed[token]
     if len(token) > 2 and token[0] == "[":
-        # fnmatch escapes what a set of a regular expression would read otherwise: [^a], [z-a], [[], [a&&b].
+        # fnmatch escapes sets that mean something else in a regular expression: [^a], [z-a], [[], [a&&b].
         translated = fnmatch.translate(token)
         return "(?!/)" + translated[: translated.rindex(")") + 1]
     return re.escape(token)

@@ -1,8 +1,8 @@
 """Decides whether missing AWS credentials are a transient fault of their service or a user's mistake.
 
 Machines and pods get their credentials over HTTP: from EC2's instance metadata, from ECS or from the EKS Pod
-Identity agent. A busy service must not end a job of days. botocore queries instance metadata once and reports
-an error as "no credentials", so this module queries again whether the service has any.
+Identity agent. A busy service must not end a long job. botocore queries instance metadata once and reports
+an error as "no credentials", so this module queries the service again.
 """
 
 import os
@@ -21,7 +21,7 @@ _STATUS = re.compile(r"non 200 response (\d{3})")
 
 
 def is_service_fault(error: BaseException) -> bool:
-    """Whether the credentials may be there later.
+    """Whether the credentials may be available later.
 
     >>> busy = "Error when retrieving credentials: Received non 200 response 503 from container metadata"
     >>> is_service_fault(CredentialRetrievalError(provider="container-role", error_msg=busy))
@@ -53,7 +53,7 @@ def instance_has_role() -> bool:
             f"{root}/latest/meta-data/iam/security-credentials/", headers=headers, timeout=TIMEOUT_SECONDS
         )
     except requests.ReadTimeout:
-        return True  # somebody accepted the connection
+        return True  # a service accepted the connection
     except requests.RequestException:
         return False
     return role.ok or _is_busy(token.status_code) or _is_busy(role.status_code)

@@ -1,7 +1,7 @@
-"""Google Cloud Storage, for gs:// addresses; needs the optional google-cloud-storage.
+"""Google Cloud Storage, for gs:// URIs. Requires the optional google-cloud-storage.
 
-Credentials are Google's own default ones. Every read after the first names the generation that was
-opened, and a conditional put requires generation 0, which means "no object".
+Uses Google's default credentials. Every read after the first names the generation that was opened, and a
+conditional put requires generation 0, which means "no object".
 """
 
 import importlib
@@ -116,7 +116,7 @@ def read_bytes(uri: str) -> bytes:
 
 
 def read_range(uri: str, start: int, length: int, generation: int | None = None) -> bytes:
-    """``length`` bytes from ``start``, fewer at the end; with ``generation`` only of that version."""
+    """``length`` bytes from ``start``, fewer at the end. With ``generation``, only from that version."""
     if length <= 0:
         return b""
     blob = _blob(uri)
@@ -153,7 +153,7 @@ def list_files(uri: str) -> Iterator[FileInfo]:
     def blobs() -> list[Any]:
         try:
             return list(client().list_blobs(bucket, prefix=prefix, **_ONCE))
-        except AttributeError as error:  # the library reads an empty body as a page
+        except AttributeError as error:  # the library parses an empty body as a page
             raise retries.HalfAnswerError("the response is not a listing") from error
 
     for blob in _call(uri, "list", blobs):
@@ -168,7 +168,7 @@ def put_bytes(uri: str, data: bytes) -> None:
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:
-    """Creates the object unless it exists; True if this call created it.
+    """Creates the object unless it exists. True if this call created it.
 
     As on S3, a nonce lets a retry recognize its own object.
     """
@@ -239,5 +239,5 @@ def open_raw(uri: str) -> ranged.RangedFile:
 
 
 def open_stream(uri: str) -> io.BufferedReader:
-    """A forward stream over one generation, read in large ranges, each of which is retried."""
+    """A forward stream over one generation. Reads large ranges and retries each one."""
     return io.BufferedReader(open_raw(uri), _STREAM_BYTES)

@@ -1,7 +1,7 @@
 """Read-only files at http:// and https://, such as the dumps of dumps.wikimedia.org.
 
-smart-open is not used here: its seek costs a second request, and after a broken connection it may continue
-in another version of the file. Here every request after the first names the version that was opened.
+This module does not use smart-open, whose seek costs a second request and which may continue in another
+version of the file after a broken connection. Here every request after the first names the opened version.
 
 The user agent names this program and, from the environment variable BERTMILL_CONTACT, a contact, as Wikimedia
 requires (https://foundation.wikimedia.org/wiki/Policy:Wikimedia_Foundation_User-Agent_Policy). Requests wait
@@ -49,7 +49,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def retry_after(error: BaseException) -> float:
-    """The seconds of wait that a refused response requests (Retry-After, as seconds or as a date); else 0."""
+    """The seconds to wait that a failed response requests (Retry-After, in seconds or as a date), or 0."""
     response = error.response if isinstance(error, requests.HTTPError) else None
     value = response.headers.get("Retry-After", "") if response is not None else ""
     try:
@@ -59,14 +59,14 @@ def retry_after(error: BaseException) -> float:
 
 
 def user_agent() -> str:
-    """The name of this program with the contact of the environment, for the servers' logs."""
+    """The name of this program with the contact from the environment, for the servers' logs."""
     contact = os.environ.get(CONTACT_VARIABLE, "").strip()
     return f"bertmill/{CODE_VERSION}" + (f" ({contact})" if contact else "")
 
 
 @contextmanager
 def request_errors(uri: str, operation: str) -> Iterator[None]:
-    """Turns errors of requests into FileNotFoundError or a StorageError of one line."""
+    """Turns errors of requests into FileNotFoundError or a one-line StorageError."""
     try:
         yield
     except requests.HTTPError as error:
@@ -90,7 +90,7 @@ def _session(_process: int) -> requests.Session:
 
 def request(uri: str, headers: dict[str, str], method: str = "GET") -> requests.Response:
     """The response with an unread body. Raises requests.RequestException, which HTTPError (400 and up) is."""
-    # Request the bytes as they are stored: the reader of the format decompresses them.
+    # Request the stored bytes, because the reader of the format decompresses them.
     all_headers = {"Accept-Encoding": "identity", "User-Agent": user_agent(), **headers}
     response = _session(os.getpid()).request(
         method, uri, headers=all_headers, stream=True, timeout=TIMEOUT_SECONDS, allow_redirects=True
@@ -104,7 +104,7 @@ def request(uri: str, headers: dict[str, str], method: str = "GET") -> requests.
 
 
 def call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
-    """The result of ``action``, which makes requests, with retries and errors of one line."""
+    """The result of ``action``, which makes requests, with retries and one-line errors."""
     with request_errors(uri, operation):
         return retries.call(
             action, transient=is_transient, what=f"{uri}: {operation}", retry_after=retry_after
@@ -114,7 +114,7 @@ def call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
 def _same_version(response: requests.Response) -> dict[str, str]:
     """Headers that make a later request fail with 412 if the file has changed since this response."""
     tag = response.headers.get("ETag", "")
-    if tag.startswith('"'):  # a weak tag, W/"...", must not be used for ranges
+    if tag.startswith('"'):  # a weak tag, W/"...", is not valid for ranges
         return {"If-Match": tag}
     date = response.headers.get("Last-Modified")
     return {"If-Unmodified-Since": date} if date else {}
@@ -134,12 +134,12 @@ def _open(uri: str) -> tuple[int, dict[str, str]]:
 
 
 def size(uri: str) -> int:
-    """The size in bytes, by the server's Content-Length."""
+    """The size in bytes, from the server's Content-Length."""
     return _open(uri)[0]
 
 
 def read_range(uri: str, start: int, length: int, version: dict[str, str] | None = None) -> bytes:
-    """``length`` bytes from ``start``, fewer at the end. Raises StorageError if the server has no ranges."""
+    """``length`` bytes from ``start``, fewer at the end. Raises StorageError if the server ignores ranges."""
     if length <= 0:
         return b""
     headers = {"Range": f"bytes={start}-{start + length - 1}", **(version or {})}
@@ -166,7 +166,7 @@ def _read(response: requests.Response, length: int) -> Any:
 
 
 def open_raw(uri: str) -> ranged.RangedFile:
-    """An unbuffered seekable file over one version; each read is a range request."""
+    """An unbuffered seekable file over one version. Each read is a range request."""
     total, version = _open(uri)
     return ranged.RangedFile(lambda start, length: read_range(uri, start, length, version), total, uri)
 
@@ -195,7 +195,7 @@ def open_stream(uri: str) -> ranged.ResumingStream:
 
 
 class _Body:
-    """The body of a response as a file object; a body that ends early raises."""
+    """The body of a response as a file object. Raises if the body ends early."""
 
     def __init__(self, response: requests.Response) -> None:
         self._response = response

@@ -47,7 +47,7 @@ def _errors(uri: str, operation: str) -> Iterator[None]:
 
 
 def is_full(error: BaseException) -> bool:
-    """Whether a write failed for lack of room. Libraries that are no Python keep only the text of the error.
+    """Whether a write failed because the disk is full. Non-Python libraries keep only the text of the error.
 
     >>> is_full(OSError(28, "No space left on device")), is_full(RuntimeError("Disk quota exceeded (122)"))
     (True, True)
@@ -64,7 +64,7 @@ def read_bytes(uri: str) -> bytes:
 
 
 def read_range(uri: str, start: int, length: int) -> bytes:
-    """``length`` bytes from ``start``; fewer at the end of the file."""
+    """``length`` bytes from ``start``, fewer at the end of the file."""
     with _errors(uri, "read"), path_of(uri).open("rb") as file:
         file.seek(start)
         return file.read(length)
@@ -81,7 +81,7 @@ def size(uri: str) -> int:
 
 
 def list_files(uri: str) -> Iterator[FileInfo]:
-    """All finished files below the folder, unordered; none if the folder does not exist."""
+    """All finished files below the folder, unordered. None if the folder does not exist."""
     root = path_of(uri)
     prefix = uri.rstrip("/")
 
@@ -117,7 +117,7 @@ def put_bytes(uri: str, data: bytes) -> None:
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:
-    """Creates the file atomically unless it exists; True if this call created it.
+    """Creates the file atomically unless it exists. True if this call created it.
 
     A hard link is the only atomic "create with content or fail" that POSIX and NFS share.
     """
@@ -173,15 +173,15 @@ def _unless_gone(_function: object, _path: str, problem: tuple[object, BaseExcep
 
 
 def abort_uploads(uri: str, older_than: float) -> int:
-    """Removes files below the folder that killed processes left unfinished; returns their number.
+    """Removes files below the folder that killed processes left unfinished. Returns their number.
 
-    Only those last written before ``older_than`` (seconds since 1970).
+    Removes only files last written before ``older_than`` (seconds since 1970).
     """
     removed = 0
     with _errors(uri, "remove unfinished files"):
         for folder, _, names in os.walk(path_of(uri)):
             for path in (Path(folder) / name for name in names if name.startswith(_TEMPORARY)):
-                # Its writer may finish it now, or another process remove it.
+                # Its writer may finish it now, or another process may remove it.
                 with suppress(FileNotFoundError):
                     if path.stat().st_mtime < older_than:
                         path.unlink()
@@ -198,8 +198,8 @@ def open_read(uri: str) -> IO[bytes]:
 @contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
     if path.exists() and not path.is_file():
-        # A rename would replace a device, such as /dev/stdout, by a file.
-        raise StorageError(f"{path}: write: exists and is not a regular file")
+        # A rename would replace a device, such as /dev/stdout, with a file.
+        raise StorageError(f"{path}: write: exists and is not a regular file; choose another path")
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{_TEMPORARY}{path.name[:100]}-{secrets.token_hex(6)}")
     try:

@@ -1,4 +1,4 @@
-"""File objects over range requests: one is seekable, the other a forward stream that resumes."""
+"""File objects over range requests: a seekable one, and a forward stream that resumes."""
 
 import io
 import re
@@ -14,8 +14,8 @@ _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 def check_range(content_range: str | None, start: int, length: int | None, got: int, what: str) -> None:
     """Raises HalfAnswerError unless a response has ``length`` bytes from ``start``, or fewer at the end.
 
-    ``content_range`` is the response's header; a server without support for ranges omits it and sends the
-    whole file. ``length`` is None for everything from ``start`` on.
+    ``content_range`` is the response's header. A server without support for ranges omits it and sends the
+    whole file. ``length`` None means everything from ``start`` on.
     """
     match = _CONTENT_RANGE.match(content_range or "")
     begin = int(match[1]) if match else 0
@@ -31,7 +31,7 @@ def check_range(content_range: str | None, start: int, length: int | None, got: 
 
 
 class RangedFile(io.RawIOBase):
-    """A seekable read-only file of ``size`` bytes; each read is one call of ``read_range(start, length)``.
+    """A seekable read-only file of ``size`` bytes. Each read is one call of ``read_range(start, length)``.
 
     Unbuffered, because Parquet plans its own ranges. Wrap it in io.BufferedReader for small reads.
     """
@@ -64,7 +64,7 @@ class RangedFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fills ``buffer`` with one ranged read; fewer bytes only at the end."""
+        """Fills ``buffer`` with one ranged read. Reads fewer bytes only at the end."""
         view = memoryview(buffer).cast("B")
         length = min(len(view), self._size - self._position)
         if length <= 0:
@@ -97,7 +97,7 @@ class ResumingStream(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        """Reads at least one byte, or 0 at the end; reopens broken connections."""
+        """Reads at least one byte, or 0 at the end. Reopens broken connections."""
         view = memoryview(buffer).cast("B")
         attempts = retries.Attempts(f"{self.name}: read at byte {self._position}")
         while True:

@@ -14,22 +14,22 @@ logger = logging.getLogger(__name__)
 
 BUDGET_SECONDS = 120.0
 """How long to retry one call. Longer than a restart of an object-store gateway, and shorter than the grace
-period of a preempted node, so that a dead store ends in our error and not in a SIGKILL."""
+period of a preempted node, so that a dead store causes our error and not a SIGKILL."""
 
 LONGEST_RETRY_AFTER_SECONDS = 600.0
-"""How long one call waits in total at the server's request (Retry-After), in addition to the budget."""
+"""Maximum total wait of one call at the server's request (Retry-After), in addition to the budget."""
 
 FIRST_DELAY_SECONDS = 0.2
 LONGEST_DELAY_SECONDS = 10.0
 
-# How urllib3 begins its texts, though ours name the URI already.
+# The beginning of urllib3's texts, which repeats the URI in ours.
 _CONNECTION = re.compile(r"^HTTPS?Connection(?:Pool)?\([^)]*\): ")
 
 Result = TypeVar("Result")
 
 
 class HalfAnswerError(Exception):
-    """A successful response that is not what was requested, as overloaded gateways and proxies send.
+    """A successful response with wrong content, as overloaded gateways and proxies send.
 
     Every backend treats it as transient.
     """
@@ -48,10 +48,10 @@ def call(
 ) -> Result:
     """The result of ``action``, retried while ``transient(error)`` is true.
 
-    The delay is at least ``retry_after(error)`` seconds, which the server requests. What is added is drawn
-    between zero and a bound that doubles ("full jitter"), so that a thousand workers that met one fault
-    together do not return together. Other errors pass through unchanged. Raises StorageError with the last
-    reason when BUDGET_SECONDS are used up.
+    The delay is at least ``retry_after(error)`` seconds, which the server requests. An additional random
+    delay between zero and a bound that doubles ("full jitter") keeps a thousand workers from retrying
+    together. Other errors pass through unchanged. Raises StorageError with the last reason when
+    BUDGET_SECONDS are used up.
     """
     attempts = Attempts(what)
     while True:
@@ -78,7 +78,7 @@ class Attempts:
         Raises StorageError if the next attempt would start after the deadline, which moves by the seconds
         requested, or when the server requests more than LONGEST_RETRY_AFTER_SECONDS.
         """
-        # Not keyed like other draws, because a delay has no influence on output.
+        # Not keyed like other draws, because a delay does not affect output.
         longest = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2**self._failures)
         delay = retry_after + random.uniform(0, longest)  # noqa: S311 - not a secret
         self._failures += 1
@@ -99,14 +99,14 @@ class Attempts:
         time.sleep(delay)
 
     def succeeded(self) -> None:
-        """Restarts the budget of a long stream after each piece that arrived."""
+        """Restarts the budget of a long stream after each received piece."""
         self._failures = 0
         self._requested_wait = 0.0
         self._deadline = time.monotonic() + BUDGET_SECONDS
 
 
 def one_line(error: BaseException) -> str:
-    """The reason of an error on one line without secrets of URLs, with its type where the text says little.
+    """The reason of an error on one line without secrets in URLs. Adds the type if the text is too short.
 
     >>> one_line(TimeoutError())
     'TimeoutError'
@@ -117,7 +117,7 @@ def one_line(error: BaseException) -> str:
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """The error that requests and urllib3 wrapped, up to three times, in longer and longer texts."""
+    """The original error, which requests and urllib3 wrap up to three times in ever longer texts."""
     for inner in (getattr(error, "reason", None), *error.args[:1]):
         if isinstance(inner, BaseException):
             return _innermost(inner)

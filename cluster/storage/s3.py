@@ -1,7 +1,7 @@
-"""S3-compatible object storage, configured by the four AWS variables, or by the credentials of a machine.
+"""S3-compatible object storage, configured by the four AWS variables or by the credentials of a machine.
 
-s3:// uses boto3 rather than smart-open, because conditional puts need the call itself, and a stream must
-keep to the version of the object that it opened (If-Match), which smart-open's reader does not.
+This module uses boto3 instead of smart-open. Conditional puts need the call itself, and a stream must stay
+with the version of the object that it opened (If-Match), which smart-open's reader does not.
 """
 
 import os
@@ -25,7 +25,7 @@ from schemas.errors import StorageError
 
 CONNECT_SECONDS = 5.0
 READ_SECONDS = 30.0
-"""How long the server may be silent during a request."""
+"""Maximum silence of the server during a request."""
 
 _PART_BYTES = 32 << 20
 _VARIABLES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_REGION", "AWS_ENDPOINT_URL_S3")
@@ -36,7 +36,7 @@ _clients_lock = threading.Lock()
 
 
 def client() -> Any:
-    """The boto3 client of this process for the current values of the variables; thread-safe."""
+    """The thread-safe boto3 client of this process for the current values of the variables."""
     key = (os.getpid(), CONNECT_SECONDS, READ_SECONDS, *(os.environ.get(name) for name in _VARIABLES))
     with _clients_lock:
         if key not in _clients:
@@ -47,19 +47,19 @@ def client() -> Any:
 def _new_client() -> Any:
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3")
     config = Config(
-        # botocore retries at once, with its token bucket; retries.call adds the long budget.
+        # botocore retries immediately, within its token bucket. retries.call adds the long budget.
         retries={"mode": "standard", "total_max_attempts": 3},
         connect_timeout=CONNECT_SECONDS,
         read_timeout=READ_SECONDS,
         max_pool_connections=64,
         tcp_keepalive=True,
-        # Self-hosted servers seldom have a DNS name for each bucket.
+        # Self-hosted servers rarely have a DNS name for each bucket.
         s3={"addressing_style": "path" if endpoint else "auto"},
     )
     # botocore itself reads only AWS_DEFAULT_REGION.
     session = boto3.session.Session(region_name=os.environ.get("AWS_REGION"))
     if session.get_credentials() is None:
-        # A client keeps what it was made with, so one without credentials must not stay in the cache.
+        # A client keeps its initial credentials, so one without credentials must not stay in the cache.
         raise botocore_errors.NoCredentialsError
     try:
         return session.client("s3", endpoint_url=endpoint, config=config)
@@ -88,7 +88,7 @@ def _call(uri: str, operation: str, action: Callable[[], Result]) -> Result:
 
 
 def _send(method: str, **request: Any) -> dict[str, Any]:
-    # The client is looked up at each attempt, because it may have had no credentials at the last one.
+    # Look the client up at each attempt, because it may have lacked credentials at the last one.
     answer: dict[str, Any] = getattr(client(), method)(**request)
     return answer
 
@@ -105,7 +105,7 @@ def read_bytes(uri: str) -> bytes:
 
 
 def read_range(uri: str, start: int, length: int, etag: str | None = None) -> bytes:
-    """``length`` bytes from ``start``, fewer at the end; with ``etag`` only of that version."""
+    """``length`` bytes from ``start``, fewer at the end. With ``etag``, only from that version."""
     if length <= 0:
         return b""
     bucket, key = split(uri)
@@ -153,7 +153,7 @@ def list_files(uri: str) -> Iterator[FileInfo]:
 
 
 def _page(request: dict[str, Any], token: str) -> dict[str, Any]:
-    """One page of a listing. Raises HalfAnswerError for a malformed page, which must not pass for empty."""
+    """One page of a listing. Raises HalfAnswerError for a malformed page, which must not count as empty."""
     page = _send("list_objects_v2", **request)
     if "IsTruncated" not in page:
         raise retries.HalfAnswerError("the response is not a listing")
@@ -170,10 +170,10 @@ def put_bytes(uri: str, data: bytes) -> None:
 
 
 def put_if_absent(uri: str, data: bytes) -> bool:
-    """Creates the object unless the key exists; True if this call created it.
+    """Creates the object unless the key exists. True if this call created it.
 
-    A retry may find the object that its own first attempt created before the response was lost, so each
-    call stores a nonce in the metadata to recognize its own object.
+    If the response to the first attempt is lost, a retry may find its own object. So each call stores a nonce
+    in the metadata to recognize its object.
     """
     bucket, key = split(uri)
     nonce = secrets.token_hex(16)
@@ -198,7 +198,7 @@ def put_if_absent(uri: str, data: bytes) -> bool:
 
 
 def upload_file(local: Path, uri: str) -> None:
-    """Uploads a file, in parts if it is large; a failed upload leaves no parts behind."""
+    """Uploads a file, in parts if it is large. A failed upload leaves no parts behind."""
     bucket, key = split(uri)
     _call(uri, "upload", lambda: client().upload_file(str(local), bucket, key, Config=_transfer()))
 
@@ -237,7 +237,7 @@ def delete_prefix(uri: str) -> None:
 def abort_uploads(uri: str, older_than: float) -> int:
     """Aborts multipart uploads below ``uri`` that started before ``older_than`` (seconds since 1970).
 
-    Killed processes leave them; they are invisible but charged for. Returns their number.
+    Killed processes leave such uploads, which are invisible but cost money. Returns their number.
     """
     bucket, key = split(uri)
     prefix = f"{key.rstrip('/')}/" if key else ""
@@ -258,7 +258,7 @@ def abort_uploads(uri: str, older_than: float) -> int:
 
 
 def _abort(name: dict[str, str]) -> bool:
-    """Aborts an upload; False if it has ended since it was listed."""
+    """Aborts an upload. False if it has ended since it was listed."""
     try:
         client().abort_multipart_upload(**name)
     except botocore_errors.ClientError as error:
@@ -269,7 +269,7 @@ def _abort(name: dict[str, str]) -> bool:
 
 
 def open_raw(uri: str) -> ranged.RangedFile:
-    """An unbuffered seekable file over one version of the object; a changed object is an error."""
+    """An unbuffered seekable file over one version of the object. A changed object is an error."""
     total, etag = _version(uri)
     return ranged.RangedFile(lambda start, length: read_range(uri, start, length, etag), total, uri)
 

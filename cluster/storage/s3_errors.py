@@ -1,4 +1,4 @@
-"""The errors of S3: which of them are transient, and what a user can do about the others."""
+"""Classifies the errors of S3 as transient or not, and explains to users what to do about the latter."""
 
 import http.client
 from http import HTTPStatus
@@ -16,7 +16,7 @@ _THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExce
 _CONFLICT = {"ConditionalRequestConflict", "OperationAborted"}
 _NOT_IMPLEMENTED = {"NotImplemented", "501"}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "507"}
-"""Of Ceph, of MinIO, and of others that send HTTP status 507 without a code."""
+"""Codes of Ceph, of MinIO, and of others that send HTTP status 507 without a code."""
 _MISSING = {"NoSuchKey", "NotFound", "404"}
 _REFUSED = (
     "the store refused the credentials ({code}); "
@@ -81,7 +81,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def _is_redirect_loop(error: BaseException | None) -> bool:
-    """Whether redirects form a loop, which botocore follows by calling itself without a limit.
+    """Whether redirects form a loop, which botocore follows with unlimited recursion.
 
     The stack may overflow inside the HTTP client, which wraps the RecursionError in its own error.
     """
@@ -101,7 +101,7 @@ def _is_full(error: botocore_errors.ClientError) -> bool:
 
 
 def explained(error: BaseException, uri: str, operation: str) -> Exception:
-    """The error as a user can act on it, without secrets."""
+    """An error that tells a user what to do, without secrets."""
     if _is_redirect_loop(error):
         return StorageError(f"{uri}: {operation}: {_REDIRECT_LOOP}")
     if isinstance(error, S3UploadFailedError) and error.__context__ is not None:

@@ -1,7 +1,7 @@
 """Read-only files in every other storage that smart-open supports: sftp, azure, ftp, s3a ...
 
-Sources may be stored there. Files are read by seeking, so a transport that cannot seek (hdfs, webhdfs) is
-refused by name: each work unit would have to read its files from the start.
+Sources may be stored there. Reads seek, because otherwise each work unit would read its files from the start.
+So a transport that cannot seek (hdfs, webhdfs) is an error that names it.
 """
 
 import errno
@@ -19,7 +19,7 @@ from cluster.storage import ranged, retries
 from schemas.errors import StorageError
 from schemas.redaction import redact
 
-# Transports whose library is not installed, with the reason.
+# Transport without an installed library -> the reason.
 _UNAVAILABLE = cast("dict[str, str]", getattr(transport, "_ERRORS", {}))
 
 

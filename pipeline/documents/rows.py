@@ -28,7 +28,7 @@ class StoredText:
 
 
 def _storable(text: str) -> str:
-    """The text with lone surrogates as JSON escapes them. Names of files and rows may have some."""
+    """The text with lone surrogates escaped as in JSON. Names of files and rows may contain some."""
     try:
         text.encode()
     except UnicodeEncodeError:

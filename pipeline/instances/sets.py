@@ -33,7 +33,7 @@ class InstancesResult:
 
     sets: list[SequenceSet]
     shard_tables: dict[str, bytes]
-    """Path below the corpus -> the file that holds the shards of a set."""
+    """Path below the corpus -> the file of a set's shard table."""
     counts: dict[str, dict[str, InstanceCounts]]
     """Set label (name/split/pass) -> language -> counts."""
     sampling: SamplingPlan
@@ -111,7 +111,7 @@ def _set_entry(
 
 
 def shard_prefix(name: str, side: str) -> str:
-    """What the paths of all shards of the set ``name`` start with, on one side of the split (`side_name`).
+    """The prefix of the paths of all shards of the set ``name``, on one side of the split (`side_name`).
 
     >>> shard_prefix("len128", "train-p00")
     'data/len128/train-p00-'

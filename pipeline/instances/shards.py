@@ -29,7 +29,7 @@ _LEVEL = 1
 
 
 class WrittenShard(Shard):
-    """A shard as the slot that wrote it commits it."""
+    """The facts about a shard that its slot commits."""
 
     languages: dict[str, Count]
     """Rows by language code."""

@@ -47,7 +47,7 @@ class SlotPlan:
 
 
 def side_name(split: str, pass_number: int) -> str:
-    """What the names of all slots of one pass on one side of the split start with.
+    """The prefix of the names of all slots of one pass on one side of the split.
 
     >>> side_name("train", 3), side_name("validation", 0)
     ('train-p03', 'validation')

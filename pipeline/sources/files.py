@@ -87,7 +87,7 @@ class FileReader(ABC):
 
 
 def _check_name(source: Source, uri: str) -> None:
-    # The name becomes part of document keys and of error lines.
+    # The name is part of document keys and error messages.
     try:
         uri.encode()
     except UnicodeEncodeError as error:

@@ -98,7 +98,7 @@ def row_language(row: Row, unit: Unit) -> str | None:
     try:
         host = _WIKI_HOST.fullmatch(urlsplit(unquote(str(row.values.get("url") or ""))).netloc)
     except ValueError:
-        # Not an address, such as http://[x.
+        # Not a valid URL, such as http://[x.
         return None
     return host[1] if host else None
 

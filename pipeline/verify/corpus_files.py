@@ -37,7 +37,7 @@ class CorpusFiles:
         return storage.join(self.folder, path)
 
     def shards(self, entry: SequenceSet) -> ShardTable:
-        """The shards of a set. Raises CorpusError when its table is missing or is not the right one."""
+        """The shards of a set. Raises CorpusError if its table is missing or wrong."""
         uri = self.uri(entry.shards.path)
         try:
             raw = storage.read_bytes(uri)

@@ -92,7 +92,7 @@ def _first_with(corpus: CorpusFiles, shards: ShardTable, lang: str) -> int | Non
 
 
 def _open(corpus: CorpusFiles, shard: Shard) -> pq.ParquetFile:
-    """Raises CorpusError when the file is missing or is not a shard."""
+    """Raises CorpusError if the file is missing or is not a shard."""
     uri = corpus.uri(shard.path)
     try:
         file = storage.parquet_file(uri)

@@ -21,7 +21,7 @@ from pipeline.wikitext.markup import (
 from pipeline.wikitext.template_calls import TemplateCalls
 
 _PLACEHOLDER = "[formula]"
-"""Stands for a formula when formulas are not kept."""
+"""Replaces a formula when formulas are not kept."""
 _SHOWN_AS_PICTURE = frozenset(("hiero", "score", "maplink"))
 _SCHEME = re.compile(r"(?i)(?:https?|ftps?|sftp|git|svn|irc|ssh|telnet|gopher)$")
 _PIPE_TRICK = re.compile(r"\s*[(（][^()（）]*[)）]$|,\s.*$")

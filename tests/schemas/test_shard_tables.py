@@ -1,4 +1,4 @@
-"""Shard tables: what is written is what is read, and a table that is wrong is named."""
+"""Tests that shard tables are read as written, and that errors name a wrong table."""
 
 import hashlib
 import io

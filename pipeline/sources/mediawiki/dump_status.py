@@ -47,11 +47,11 @@ def _check_fetched(folder: str, uri: str) -> None:
 
 
 class Job(BaseModel):
-    """A job of a dump, which writes files."""
+    """A job of a dump, with the files that it writes."""
 
     status: str = ""
     files: dict[str, dict[str, Any]] | None = None
-    """What is known of each file: size, address and hashes."""
+    """The facts about each file: size, URL and hashes."""
 
 
 class _Status(BaseModel):
@@ -59,7 +59,7 @@ class _Status(BaseModel):
 
 
 def read_jobs(raw: bytes, status_uri: str) -> dict[str, Job]:
-    """The jobs that a status file lists, by name. Raises InputError when it is not such a file."""
+    """The jobs in a status file, by name. Raises InputError if it is not a status file."""
     try:
         return _Status.model_validate(parse_json(raw)).jobs
     except ValidationError as error:
