@@ -22,6 +22,7 @@ from tests.trainer.export.hub_models import outputs, random_model, save
 from tests.trainer.runs import TINY, phase, train_config
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
+from trainer.export.families import Family
 from trainer.run.export_run import export_run
 from trainer.run.loop import train
 
@@ -36,8 +37,9 @@ def sample_texts() -> list[str]:
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def family(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def family(request: pytest.FixtureRequest) -> Family:
+    name: Family = request.param
+    return name
 
 
 @pytest.fixture(scope="module")
@@ -137,15 +139,15 @@ def run_config(folder: Path, corpus: Path, model: Path, **fields: Any) -> TrainC
     return TrainConfig.model_validate(config)
 
 
-def test_weights_and_tokenizer_come_back(corpus: Path, model: Path, family: str, tmp_path: Path) -> None:
+def test_weights_and_tokenizer_come_back(corpus: Path, model: Path, family: Family, tmp_path: Path) -> None:
     """With a learning rate near 0 the export equals the start. With a normal one, the model learns."""
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(model).eval()
     ids = torch.tensor([[0, *range(5, 40), 2]])
     expected = outputs(theirs, ids, torch.zeros_like(ids))["mlm"]
     differences = []
-    for name, rate in (("still", 1e-30), ("learnt", 1e-3)):
+    for name, rate in (("still", 1e-30), ("learned", 1e-3)):
         outcome = train(run_config(tmp_path / name, corpus, model, learning_rate=rate), single_rank())
-        export_run(outcome.run_uri, str(tmp_path / name / "model"), family=family)  # type: ignore[arg-type]
+        export_run(outcome.run_uri, str(tmp_path / name / "model"), family=family)
         ours = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / name / "model").eval()
         assert type(ours) is type(theirs)
         difference = outputs(ours, ids, torch.zeros_like(ids))["mlm"] - expected

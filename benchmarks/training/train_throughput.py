@@ -241,7 +241,7 @@ def transformers(case: str, variant: str, corpus: Path, arguments: argparse.Name
     from transformers import BertForPreTraining
 
     size, length, vocab, _, tokens, micro_batches, batch_rows = CASES[case]
-    shape = ModelConfig(size=size, vocab_size=vocab)  # type: ignore[arg-type]
+    shape = ModelConfig.model_validate({"size": size, "vocab_size": vocab})
     device = pick_device(torch.cuda.is_available())
     model = BertForPreTraining(_bert_config(shape)).to(device)
     if variant.endswith("compiled"):

@@ -75,9 +75,8 @@ class _Pool:
         while self.workers:
             if stop_requested():
                 self.stop.set()
-            by_connection = {worker.connection: worker for worker in self.workers}
-            for connection in wait(list(by_connection), timeout=0.2):
-                worker = by_connection[connection]  # type: ignore[index]
+            ready = wait([worker.connection for worker in self.workers], timeout=0.2)
+            for worker in [worker for worker in self.workers if worker.connection in ready]:
                 try:
                     kind, value = worker.connection.recv()
                 except (EOFError, OSError):

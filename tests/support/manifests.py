@@ -149,7 +149,9 @@ def _table_of(shards: list[dict[str, Any]], path: str) -> tuple[dict[str, Any], 
     numbered = []
     prefix = "data/none-"
     for shard in shards:
-        prefix, number = re.fullmatch(r"(.*?)(\d{5})\.parquet", shard["path"]).groups()  # type: ignore[union-attr]
+        match = re.fullmatch(r"(.*?)(\d{5})\.parquet", shard["path"])
+        assert match is not None
+        prefix, number = match.groups()
         fields = {name: shard[name] for name in Shard.model_fields}
         numbered.append((int(number), Shard(**fields)))
     groups = [rows for shard in shards for rows in shard.get("row_groups", [ROW_GROUP_ROWS])]
