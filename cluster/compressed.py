@@ -1,4 +1,4 @@
-"""Opens third-party compressed files, and reads small ones whole with a limit on their decompressed size."""
+"""Opens compressed files, and reads small ones whole with a limit on their decompressed size."""
 
 import bz2
 import lzma

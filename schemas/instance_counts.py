@@ -85,7 +85,7 @@ class InstanceCounts:
 
     @property
     def median_sentences(self) -> int:
-        """Lower bound of the median document's number of sentences (1, 2, 4, 8 ...); 0 without documents."""
+        """Lower bound of the median document's number of sentences (1, 2, 4, 8 ...). 0 without documents."""
         half, seen = sum(self.document_sentences) / 2, 0
         for power, documents in enumerate(self.document_sentences):
             seen += documents

@@ -133,7 +133,7 @@ def parse_shard_table(raw: bytes, entry: SequenceSet, origin: str) -> ShardTable
     if not columns.schema.equals(SHARD_TABLE):
         raise CorpusError(f"{origin}: does not have the columns of a shard table")
     if any(column.null_count for column in columns.columns):
-        raise CorpusError(f"{origin}: has nulls")
+        raise CorpusError(f"{origin}: contains null values")
     table = ShardTable(entry.shards.prefix, columns)
     problem = next(_contradictions(table, entry), None)
     if problem is not None:

@@ -52,7 +52,7 @@ class MaskingRule:
     """How much is masked, in which units, and what replaces it."""
 
     unit: MaskUnit = "whole_word"
-    """token: single pieces; whole_word; span: up to 10 words, geometric; ngram: 1 to 3 words, p(n) ~ 1/n."""
+    """token (single pieces), whole_word, span (1-10 words, geometric), or ngram (1-3 words, p(n) ~ 1/n)."""
     probability: float = 0.15
     """Share of a row's tokens, special tokens included, that become targets."""
     max_predictions: int = 20

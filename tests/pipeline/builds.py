@@ -19,7 +19,7 @@ DUMPS = ("simplewiki-pages-articles", "arwiki-minidump-pages-articles", "ruwiki-
 
 
 def config(output: Path | str, **fields: Any) -> dict[str, Any]:
-    """A build config over a part of the sample; ``fields`` replace top-level ones."""
+    """A build config over a part of the sample. ``fields`` replace top-level ones."""
     return {
         "output": str(output),
         "seed": 7,

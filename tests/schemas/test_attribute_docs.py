@@ -1,4 +1,4 @@
-"""Docstrings of fields, read from the source when asked."""
+"""Tests reading the docstrings of fields from the source."""
 
 from dataclasses import dataclass
 

@@ -186,7 +186,7 @@ def test_a_redirect_loop(store: Scripted) -> None:
         else:
             storage.read_bytes("s3://b/x")
 
-    # The depth of the stack decides where it overflows, and thus which error the HTTP client raises.
+    # The depth of the stack decides where it overflows, and therefore which error the HTTP client raises.
     for depth in range(24):
         with pytest.raises(StorageError, match="s3://b/x: read: redirect loop"):
             read(depth)
@@ -206,7 +206,7 @@ def test_a_store_without_etags(store: Scripted) -> None:
 def test_a_download_that_breaks_again_and_again(
     store: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A download in parts makes five attempts of its own. After that the long retry budget applies."""
+    """A download in parts first makes its own five attempts. After that the long retry budget applies."""
     monkeypatch.setattr(retries, "BUDGET_SECONDS", 30.0)
     broken = (200, {"ETag": '"v"', "Content-Length": "100"}, DATA[:40])
     store.answers = [version, *[broken] * 5, version, (200, {"ETag": '"v"'}, DATA)]

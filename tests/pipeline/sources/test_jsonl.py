@@ -191,7 +191,7 @@ _LONG = "long " * 100_000
 @pytest.mark.parametrize(
     ("texts", "group", "most_rows"),
     [
-        # What one group says that it decompresses to.
+        # The decompressed size in the metadata of one group.
         ([number * _LONG for number in range(1, 5)], 0, 0),
         # What all groups so far have said.
         ([_LONG, "a", "b", _LONG + "c", _LONG + "d"], 2, 4),

@@ -140,7 +140,7 @@ def test_a_dump_that_changes_after_its_pages_were_copied_is_refused(
     change(copied.dump)
     with pytest.raises(InputError, match=rf"enwiki\.xml\.bz2: {message}"):
         copied.extract()
-    # As it is without copies.
+    # The same error as without copies.
     with pytest.raises(InputError, match=rf"enwiki\.xml\.bz2: {message}"):
         copied.extract(previous=None)
 
@@ -175,7 +175,7 @@ def test_a_scan_that_was_killed_makes_the_same_copy(tmp_path: Path, killed: str)
 
 
 def test_without_a_copy_the_dump_is_read(tmp_path: Path) -> None:
-    """As in a build that was stopped after its scan and goes on with an earlier build."""
+    """As in a build that was stopped after its scan and continues with an earlier build."""
     copied = CopiedUnit(tmp_path)
     files = copied.extract().files
     marker, copy = sorted(copied.copied)

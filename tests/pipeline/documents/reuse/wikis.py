@@ -94,7 +94,7 @@ def table_of(units: list[Unit]) -> TemplateTable:
 
 
 def extract(path: Path, work: Path, previous: PreviousPages | None = None, **extraction: Any) -> Extracted:
-    """Extracts all units in this process; with an earlier build as a build does, from copies of the pages."""
+    """Extracts all units in this process. With an earlier build, reads copies of the pages."""
     config = config_of(path, **extraction)
     units = plan_units(config)
     folder = extract_folder(config, str(work), units)
