@@ -1,8 +1,9 @@
 """The matrix products of a layer, each by the algorithm that was chosen for it, otherwise by torch.
 
 torch takes the first algorithm that cuBLASLt's heuristic names. Another of its eight candidates is often
-faster. ``choose_algorithms`` times them once, for the shapes of a model on a device. A run keeps the choice
-in its folder and all ranks use it, so equal seeds give equal bits even after a resume.
+faster. ``choose_algorithms`` times them once, for the shapes of a model on a device: for the weight as it is
+and for a transposed copy, which takes little time to make. A run keeps the choice in its folder and all ranks
+use it, so equal seeds give equal bits even after a resume.
 """
 
 import statistics
@@ -41,23 +42,25 @@ class Product(NamedTuple):
     n: int
     k: int
     bias: bool = False
+    transposed: bool = False
+    """Whether it takes a copy [k, n] of the weight, for which the library has other algorithms."""
 
     @property
     def key(self) -> str:
         """Its name in a saved choice."""
-        return f"{self.kind} {self.n}x{self.k}{' bias' if self.bias else ''}"
+        return f"{self.kind} {self.n}x{self.k}{' bias' * self.bias}{' transposed' * self.transposed}"
 
     def problem(self, tokens: int) -> Problem:
         """What the library computes for ``tokens`` rows."""
         n, k = self.n, self.k
         if self.kind == "forward":
-            return Problem(n, tokens, k, True, False, ADD_BIAS if self.bias else NOTHING)
+            return Problem(n, tokens, k, not self.transposed, False, ADD_BIAS if self.bias else NOTHING)
         if self.kind == "gelu":
-            return Problem(n, tokens, k, True, False, GELU_AUX_BIAS)
+            return Problem(n, tokens, k, not self.transposed, False, GELU_AUX_BIAS)
         if self.kind == "weight":
             return Problem(k, n, tokens, False, True, out_fp32=True)
         epilogue = DGELU if self.kind == "input gelu" else NOTHING
-        return Problem(k, tokens, n, False, False, epilogue, accumulate=self.kind == "input add")
+        return Problem(k, tokens, n, self.transposed, False, epilogue, accumulate=self.kind == "input add")
 
 
 @dataclass
@@ -92,9 +95,12 @@ def _run(product: Product, tokens: int, operands: Operands) -> bool:
     """Computes the product by its chosen algorithm. Returns False when it has none."""
     device = operands.out.device
     chosen = _chosen.get(device)
-    if chosen is None or not chosen.algorithms or operands.a.dtype != torch.bfloat16:
+    if chosen is None or not chosen.algorithms or operands.b.dtype != torch.bfloat16:
         return False
     library = cublaslt(device)
+    transposed = product._replace(transposed=True)
+    if transposed.key in chosen.algorithms and chosen.of(transposed, tokens, library) is not None:
+        product, operands = transposed, operands._replace(a=operands.a.t().contiguous())
     algorithm = chosen.of(product, tokens, library)
     if algorithm is None:
         return False
@@ -106,7 +112,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """X W' + bias: bf16 [T, k], [n, k], [n] -> [T, n]."""
     (n, k), tokens = weight.shape, x.shape[0]
     out = torch.empty(tokens, n, dtype=x.dtype, device=x.device)
-    if not _run(Product("forward", n, k, bias is not None), tokens, Operands(weight, x, out, bias)):
+    product = Product("forward", n, k, bias is not None)
+    if not _run(product, tokens, Operands(weight, x, out, bias)):
         if bias is None:
             return torch.mm(x, weight.t(), out=out)
         return torch.addmm(bias, x, weight.t(), out=out)
@@ -188,15 +195,25 @@ def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.de
 
     Takes about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
     """
-    library = cublaslt(device)
     chosen = {}
     for product in products:
-        problem, operands = product.problem(tokens), _random_operands(product, tokens, device)
-        candidates = library.candidates(problem)
-        if candidates:
-            times = _times(library, problem, candidates, operands)
-            chosen[product.key] = algorithm_to_text(candidates[times.index(min(times))])
+        layouts = (False,) if product.kind == "weight" else (False, True)
+        found = [_fastest(product._replace(transposed=transposed), tokens, device) for transposed in layouts]
+        timed = [one for one in found if one is not None]
+        if timed:
+            _, key, algorithm = min(timed, key=lambda one: one[0])
+            chosen[key] = algorithm_to_text(algorithm)
     return chosen
+
+
+def _fastest(product: Product, tokens: int, device: torch.device) -> tuple[float, str, Algorithm] | None:
+    """Milliseconds of the fastest candidate, the product's key and the candidate; None if there are none."""
+    library, problem = cublaslt(device), product.problem(tokens)
+    operands, candidates = _random_operands(product, tokens, device), library.candidates(problem)
+    if not candidates:
+        return None
+    times = _times(library, problem, candidates, operands)
+    return min(times), product.key, candidates[times.index(min(times))]
 
 
 def _random_operands(product: Product, tokens: int, device: torch.device) -> Operands:
@@ -209,13 +226,12 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
     n, k = product.n, product.k
     if product.kind == "weight":
         return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
+    weight = random(k, n) if product.transposed else random(n, k)
     if product.kind in ("input", "input add", "input gelu"):
         aux = random(tokens, k) if product.kind == "input gelu" else None
-        return Operands(random(n, k), random(tokens, n), random(tokens, k), aux=aux)
+        return Operands(weight, random(tokens, n), random(tokens, k), aux=aux)
     aux = random(tokens, n) if product.kind == "gelu" else None
-    return Operands(
-        random(n, k), random(tokens, k), random(tokens, n), random(n) if product.bias else None, aux
-    )
+    return Operands(weight, random(tokens, k), random(tokens, n), random(n) if product.bias else None, aux)
 
 
 def _times(

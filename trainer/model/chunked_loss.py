@@ -31,16 +31,17 @@ class TokenLosses(NamedTuple):
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def chunked_token_losses(
     states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, chunk: int, z_loss: float = 0.0,
-    compiled: bool = False,
+    compiled: bool = False, fused: bool = False,
 ) -> TokenLosses:  # fmt: skip
     """Cross-entropy of ``states`` [M, width] @ ``weight`` [V, width]^T + ``bias`` [V], for ``targets`` [M].
 
     Logits of ``chunk`` targets exist at a time. A target of -1 does not count. Products are in autocast's
-    type, all else is fp32, as with all logits at once. ``compiled`` compiles what follows each product.
+    type, all else is fp32, as with all logits at once. ``compiled`` compiles what follows each product, and
+    ``fused`` takes the kernels of trainer/kernels/cross_entropy.py for it.
     """
     device = states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else states.dtype
-    after = _compiled() if compiled else _After(_statistics, _gradient)
+    after = _fused() if fused else _compiled() if compiled else _After(_statistics, _gradient)
     with torch.autocast(device, enabled=False):
         found = _Losses.apply(states, weight, bias, targets, chunk, z_loss, dtype, after)  # type: ignore[no-untyped-call]
         return TokenLosses(*found)
@@ -75,6 +76,12 @@ class _After(NamedTuple):
 def _compiled() -> _After:
     """Compiles for two static shapes: a whole chunk and the last one."""
     return _After(torch.compile(_statistics, dynamic=False), torch.compile(_gradient, dynamic=False))
+
+
+def _fused() -> _After:
+    from trainer.kernels.cross_entropy import loss_gradient, loss_statistics
+
+    return _After(loss_statistics, loss_gradient)
 
 
 class _Losses(torch.autograd.Function):

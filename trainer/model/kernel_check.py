@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from schemas.errors import BertmillError
+from trainer.model.chunked_loss import chunked_token_losses
 from trainer.model.config import ModelConfig
 from trainer.model.microbatch import MicroBatch
 from trainer.model.pretraining import BertPretraining
@@ -28,7 +29,7 @@ def fused_failure(config: ModelConfig, lengths: list[int], device: torch.device)
         torch.manual_seed(0)
         for length in lengths:
             try:
-                distance = _distance(config, length, device)
+                distance = max(_distance(config, length, device), _loss_distance(device))
             except (BertmillError, RuntimeError, OSError) as error:
                 return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             except Exception as error:  # Triton's own errors have no common class
@@ -62,6 +63,20 @@ def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
         found.append((hidden.detach().float(), torch.cat(gradients)))
     pairs = zip(*found, strict=True)
     return max(float((fused - plain).norm() / plain.norm()) for fused, plain in pairs)
+
+
+def _loss_distance(device: torch.device) -> float:
+    """The larger relative distance of the fused loss from the plain one: of losses and of gradients."""
+    states, table = (torch.randn(rows, 64, device=device).requires_grad_() for rows in (_TOKENS, _VOCABULARY))
+    targets = torch.randint(-1, _VOCABULARY, (_TOKENS,), device=device)
+    bias = torch.zeros(_VOCABULARY, device=device)
+    found = []
+    for fused in (True, False):
+        with torch.autocast(device.type, torch.bfloat16):
+            losses = chunked_token_losses(states, table, bias, targets, chunk=_TOKENS, fused=fused)
+        gradients = torch.autograd.grad(losses.total, (states, table))
+        found.append((losses.losses, torch.cat([gradient.flatten() for gradient in gradients])))
+    return max(float((one - plain).norm() / plain.norm()) for one, plain in zip(*found, strict=True))
 
 
 def _batch(length: int, segments: int) -> MicroBatch:

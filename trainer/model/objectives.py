@@ -146,13 +146,14 @@ class PretrainingLoss(nn.Module):
         self._after_encoder = torch.compile(self._of_states, mode=mode, dynamic=dynamic)
 
     def _of_states(self, masked: Tensor, first: Tensor | None, batch: MicroBatch, totals: Tensor) -> LossSums:
-        if not self.chunk:
+        fused = self.model.encoder.fused
+        if not self.chunk and not fused:
             return self.of_output(self.model.heads_at(masked, first), batch, totals)
         head, targets = self.model.token_head, batch.masked_ids
         states, table = head.transform(masked), head.table(self.model.word_weight)
         found = chunked_token_losses(
-            states, table, head.padded_bias(), targets, chunk=self.chunk, z_loss=self.z_loss,
-            compiled=self.compile_chunks,
+            states, table, head.padded_bias(), targets, chunk=self.chunk or max(1, targets.shape[0]),
+            z_loss=self.z_loss, compiled=self.compile_chunks, fused=fused,
         )  # fmt: skip
         return self._with_pairs(found, self.model.pair_logits_at(first), batch, totals)
 

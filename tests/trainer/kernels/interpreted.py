@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.trainer.models import VOCAB, small_config
 from tests.trainer.packing import pack, random_rows
-from trainer.kernels import activations, attention, norms
+from trainer.kernels import activations, attention, cross_entropy, norms
 from trainer.kernels.attention import (
     Attended,
     AttentionSpec,
@@ -138,6 +138,27 @@ def test_gradient_of_a_table(tokens: int, words: int) -> None:
     rows, ids = torch.randn(tokens, 40), torch.randint(0, words, (tokens,))
     expected = torch.zeros(words + 5, 40).index_add(0, ids, rows)
     torch.testing.assert_close(table_gradient(rows, ids, words + 5), expected, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("z_loss", [0.0, 0.1])
+@pytest.mark.parametrize(("rows", "columns"), [(1, 64), (11, 9000), (40, 700)])
+def test_cross_entropy_and_its_gradient(rows: int, columns: int, z_loss: float) -> None:
+    torch.manual_seed(0)
+    logits = (torch.randn(rows, columns) * 3).requires_grad_()
+    targets = torch.randint(0, columns - 3, (rows,))
+    targets[3::4] = -1
+    padded = torch.cat([logits[:, :-3], torch.full((rows, 3), -1e4)], dim=1)  # as padding of a vocabulary
+    losses = F.cross_entropy(padded, targets, ignore_index=-1, reduction="none")
+    real_sums = padded.logsumexp(1) * (targets != -1)
+    (losses.sum() + z_loss * (real_sums**2).sum()).backward()
+    assert logits.grad is not None
+    given = padded.detach().clone()
+    log_sums, found, predicted = cross_entropy.loss_statistics(given, targets)
+    torch.testing.assert_close(found, losses.detach(), rtol=1e-5, atol=1e-5)
+    assert predicted.equal(given.argmax(1))
+    gradient, sums = cross_entropy.loss_gradient(given, log_sums, targets, z_loss)
+    torch.testing.assert_close(gradient, logits.grad, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(sums, logits.grad.sum(0), rtol=1e-4, atol=1e-5)
 
 
 def test_geglu_and_its_gradient() -> None:

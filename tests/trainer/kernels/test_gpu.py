@@ -22,7 +22,7 @@ pytestmark = [
 
 GPU = torch.device("cuda")
 if torch.cuda.is_available():
-    from trainer.kernels import activations, norms, products
+    from trainer.kernels import activations, cross_entropy, cublaslt, norms, products
     from trainer.kernels.attention import (
         Attended,
         AttentionSpec,
@@ -193,14 +193,22 @@ def test_chosen_algorithms_give_the_products_of_torch() -> None:
     wanted += [products.Product(kind, n, k, kind == "gelu") for kind in kinds]
     device = x.device
     expected = computed()
+    # Every product but that of weight gradients has an algorithm for the weight or for its transposed copy.
+    transposed = [product._replace(transposed=True) for product in wanted if product.kind != "weight"]
+    library = cublaslt.cublaslt(device)
+    every = {
+        one.key: cublaslt.algorithm_to_text(library.candidates(one.problem(tokens))[0]) for one in transposed
+    }
     try:
         choice = products.choose_algorithms(wanted, tokens, device)
-        assert choice.keys() == {product.key for product in wanted}
-        products.use_algorithms(device, choice)
-        for found, other in zip(computed(), expected, strict=True):
-            assert found.dtype == other.dtype
-            torch.testing.assert_close(found, other, rtol=2e-2, atol=2e-1)
-        assert all(a.equal(b) for a, b in zip(computed(), computed(), strict=True))
+        assert {key.removesuffix(" transposed") for key in choice} == {product.key for product in wanted}
+        assert len(choice) == len(wanted)
+        for algorithms in (choice, every):
+            products.use_algorithms(device, algorithms)
+            for found, other in zip(computed(), expected, strict=True):
+                assert found.dtype == other.dtype
+                torch.testing.assert_close(found, other, rtol=2e-2, atol=2e-1)
+            assert all(a.equal(b) for a, b in zip(computed(), computed(), strict=True))
     finally:
         products.use_algorithms(device, {})
 
@@ -244,6 +252,26 @@ def test_gradient_of_a_table_is_equal_to_the_bit(tokens: int) -> None:
     assert found[0].equal(found[2])
     expected = torch.zeros(30528, 768, device=GPU, dtype=torch.float64).index_add(0, ids, rows.double())
     torch.testing.assert_close(found[0], expected.float(), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [1024, 30528, 119552])
+def test_cross_entropy_in_bfloat16(columns: int) -> None:
+    torch.manual_seed(0)
+    logits = (torch.randn(777, columns, device=GPU) * 3).bfloat16()
+    targets = torch.randint(0, columns, (777,), device=GPU)
+    targets[::5] = -1
+    wide = logits.float().requires_grad_()
+    expected = torch.nn.functional.cross_entropy(wide, targets, ignore_index=-1, reduction="none")
+    expected.sum().backward()
+    assert wide.grad is not None
+    log_sums, losses, predicted = cross_entropy.loss_statistics(logits, targets)
+    torch.testing.assert_close(losses, expected.detach(), rtol=1e-4, atol=1e-4)
+    rows = torch.arange(777, device=GPU)
+    assert logits[rows, predicted].equal(logits.max(1).values)  # several may be as large
+    found = [cross_entropy.loss_gradient(logits.clone(), log_sums, targets, 0.0) for _ in range(2)]
+    torch.testing.assert_close(found[0][0].float(), wide.grad, rtol=1e-2, atol=1e-5)
+    torch.testing.assert_close(found[0][1], wide.grad.sum(0), rtol=1e-3, atol=1e-4)
+    assert all(one.equal(other) for one, other in zip(*found, strict=True))
 
 
 def test_products_with_gelu() -> None:
