@@ -133,7 +133,7 @@ def config_of(
     """The config of a run of ours."""
     size, length, _, kind, tokens, micro_batches, _ = CASES[case]
     if arguments.tokens:
-        tokens, micro_batches = arguments.tokens, micro_batches * tokens // arguments.tokens
+        tokens, micro_batches = arguments.tokens, max(1, round(micro_batches * tokens / arguments.tokens))
     mean = sum(length_range(kind, length)) / 2
     fields = VARIANTS[variant]
     return TrainConfig.model_validate(
