@@ -1,6 +1,6 @@
 """Attention of packed sequences, forward and backward, against the kernels of torch: JSON lines.
 
-    python -m benchmarks.attention_speed --out attention_speed.jsonl
+    python -m benchmarks.training.attention_speed --out attention_speed.jsonl
 
 Each line has microseconds and TFLOP/s (4 and 10 operations a token, key and column), whether four
 repetitions of the backward pass gave equal bits, and whether gradients at extreme logits are finite. ours
