@@ -15,7 +15,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from xml.sax.saxutils import escape, unescape
@@ -24,6 +24,8 @@ from schemas.randomness import key_from_text
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample" / "dumps"
 LANGUAGES = 104
+DERIVED = {"bs": "sh", "nn": "no"}
+"""Wikis without a bundled dump, and the wiki in a very similar language whose pages they permute."""
 FILE_BYTES = 256 << 20
 """Wikitext in one file."""
 PLANTED_SHARE = 0.01
@@ -84,14 +86,24 @@ def read_wiki(path: Path) -> Wiki:
 
 
 def wikis(languages: int = LANGUAGES) -> list[Wiki]:
-    """The largest bundled dump of each language, for at most this many languages."""
+    """The largest bundled dump of each language and the derived wikis, at most this many.
+
+    A derived wiki has other texts than its origin, because replacements depend on the name of the wiki.
+    """
     largest: dict[str, Path] = {}
     # Wikidata and similar wikis have no articles.
     for path in sorted(SAMPLE.glob("*wiki*articles*.xml.bz2"), key=lambda path: path.stat().st_size):
         name = path.name.split("wiki")[0]
         if name not in _OTHER_PROJECTS:
             largest[name] = path
-    return [read_wiki(largest[name]) for name in sorted(largest)[:languages]]
+    names = sorted([*largest, *DERIVED])[:languages]
+    return [_derive(read_wiki(largest[DERIVED[name]]), name) if name in DERIVED else read_wiki(largest[name])
+            for name in names]  # fmt: skip
+
+
+def _derive(origin: Wiki, name: str) -> Wiki:
+    header = origin.header.replace(f"<dbname>{origin.name}wiki<", f"<dbname>{name}wiki<")
+    return replace(origin, name=name, header=header)
 
 
 def replacements(wiki: Wiki, variant: int) -> dict[str, str]:
