@@ -215,7 +215,7 @@ class Workers(Section):
 
     num_workers: Positive | Annotated[list[Positive], Field(min_length=2, max_length=2)] = 1
     """Number of ranks. Under Ray also [least, most]: a start uses all ranks in this range that fit into the
-    cluster, and a running group grows at most every ten minutes. The global batches do not depend on it."""
+    cluster. The global batches do not depend on it."""
     use_gpu: bool = False
     """Use one GPU per rank."""
     cpus_per_worker: Annotated[float, Field(gt=0)] = 1
@@ -223,6 +223,9 @@ class Workers(Section):
     max_failures: Annotated[int, Field(ge=-1)] = 3
     """Restarts of the workers after failures without a new checkpoint in between, or -1 for no limit. Drained
     or preempted nodes do not count. A step that fails twice in the same way ends the run."""
+    resize_seconds: Annotated[float, Field(gt=0)] = 600.0
+    """Under Ray with a range of ranks: seconds between two looks for CPUs and GPUs that a running group could
+    use. To grow, all ranks restart, which costs the steps since the last checkpoint."""
     start_timeout_seconds: Annotated[float, Field(gt=0)] | None = 3600.0
     """Under Ray: seconds to wait for the workers' CPUs and GPUs, or null for no limit."""
     collective_timeout_seconds: Annotated[float, Field(gt=0)] = 600.0

@@ -49,6 +49,8 @@ class Run:
     status: int
     stages: dict[str, float] = field(default_factory=dict)
     """Stage -> seconds until the next one began."""
+    cpu: dict[str, float] = field(default_factory=dict)
+    """Stage -> CPU seconds of all processes in that time, which hardly depend on other load."""
     peaks: dict[str, int] = field(default_factory=dict)
     """Kind of process -> bytes of the largest one."""
 
@@ -79,22 +81,41 @@ def peak_bytes(pid: int) -> int:
     return int(found[1]) * 1024 if found else 0
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, or 0 when it has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Watch:
+    """What a thread sees of a build's processes."""
+
+    peaks: dict[str, int] = field(default_factory=dict)
+    """Kind of process -> bytes of the largest one."""
+    cpu: dict[int, float] = field(default_factory=dict)
+    """Process -> CPU seconds so far."""
+
+
 @contextmanager
-def watched(process: "subprocess.Popen[str]") -> Iterator[dict[str, int]]:
-    """Yields the peaks by kind of process, which a thread updates."""
-    peaks: dict[str, int] = {}
-    ended = threading.Event()
+def watched(process: "subprocess.Popen[str]") -> Iterator[Watch]:
+    """Yields peaks and CPU times, which a thread updates."""
+    watch, ended = Watch(), threading.Event()
 
     def look() -> None:
         while not ended.wait(_SAMPLE_SECONDS):
             found = {pid: role(line) for pid, line in descendants(process.pid).items()}
             for pid, name in [*found.items(), (process.pid, "driver")]:
-                peaks[name] = max(peaks.get(name, 0), peak_bytes(pid))
+                watch.peaks[name] = max(watch.peaks.get(name, 0), peak_bytes(pid))
+                watch.cpu[pid] = max(watch.cpu.get(pid, 0.0), cpu_seconds(pid))
 
     thread = threading.Thread(target=look)
     thread.start()
     try:
-        yield peaks
+        yield watch
     finally:
         ended.set()
         thread.join()
@@ -113,24 +134,27 @@ def build(config: Path, cores: int, log: Path, kill_after: float | None = None) 
     """Runs the build, and after ``kill_after`` seconds kills it with all processes that it started."""
     began = time.monotonic()
     process = start(config, cores)
-    marks: list[tuple[str, float]] = []
+    marks: list[tuple[str, float, float]] = []
     timer = threading.Timer(kill_after, kill_all, [process]) if kill_after is not None else None
     if timer is not None:
         timer.start()
-    with log.open("a") as sink, watched(process) as peaks:
+    with log.open("a") as sink, watched(process) as watch:
         for line in process.stderr or ():
             sink.write(line)
             found = _BEGINS.search(line)
             if found:
-                marks.append((stage_of(found[1]), time.monotonic() - began))
+                marks.append((stage_of(found[1]), time.monotonic() - began, sum(watch.cpu.copy().values())))
         status = process.wait()
     if timer is not None:
         timer.cancel()
     seconds = time.monotonic() - began
-    stages: dict[str, float] = {}
-    for (name, begins), (_, end) in pairwise([*marks, ("", seconds)]):
-        stages[name] = stages.get(name, 0.0) + end - begins
-    return Run(seconds, status, stages, peaks)
+    run = Run(seconds, status, peaks=watch.peaks)
+    for (name, begins, cpu_then), (_, end, cpu_now) in pairwise(
+        [*marks, ("", seconds, sum(watch.cpu.values()))]
+    ):
+        run.stages[name] = run.stages.get(name, 0.0) + end - begins
+        run.cpu[name] = run.cpu.get(name, 0.0) + cpu_now - cpu_then
+    return run
 
 
 def kill_all(process: "subprocess.Popen[str]") -> None:
@@ -195,7 +219,9 @@ def report(
     """The result as Markdown."""
     wikitext = made.wikitext_bytes / 1e6
     stages = [
-        f"| {name} | {spent:.0f} | {wikitext / spent:.2f} |" for name, spent in run.stages.items() if spent
+        f"| {name} | {spent:.0f} | {run.cpu[name]:.0f} | {wikitext / spent:.2f} |"
+        for name, spent in run.stages.items()
+        if spent
     ]
     peaks = [f"| {name} | {size / 1e9:.2f} |" for name, size in sorted(run.peaks.items())]
     sizes = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in written.items())
@@ -209,8 +235,8 @@ def report(
             f" s, no problem. Written: {sizes}. Killed {killed[0] - 1} times: {killed[1]:.0f} s,"
             f" {'the same bytes' if equal else 'OTHER BYTES'}.",
             "",
-            "| stage | seconds | MB/s of wikitext |",
-            "|---|---:|---:|",
+            "| stage | seconds | CPU seconds | MB/s of wikitext |",
+            "|---|---:|---:|---:|",
             *stages,
             "",
             "| process | peak memory, GB |",

@@ -171,6 +171,7 @@ COMPONENTS: dict[str, Callable[[dict[str, Any]], bool]] = {
         job["metadata"]["labels"].get("kueue.x-k8s.io/queue-name") == "bertmill"
         and _cluster([job])["enableInTreeAutoscaling"] is False
     ),
+    "priority": lambda job: {pod.get("priorityClassName") for pod in _pods([job])} == {"bertmill-training"},
     "tls": lambda job: _cluster([job]).get("tlsOptions") == {"enabled": True},
 }
 
@@ -185,6 +186,18 @@ def test_optional_components_fit_the_crds(tmp_path: Path, component: str) -> Non
     assert [fault for resource in resources for fault in faults(resource)] == []
     assert COMPONENTS[component](_ray(resources))
     assert not COMPONENTS[component](_ray(render(KUBERAY / "overlays/pretrain-64gpu")))
+
+
+def test_a_training_has_a_higher_priority_than_a_build(tmp_path: Path) -> None:
+    shutil.copytree(KUBERAY, tmp_path / "kuberay")
+    overlay = tmp_path / "kuberay/overlays/build-small"
+    with (overlay / "kustomization.yaml").open("a") as file:
+        file.write("components:\n  - ../../components/priority\n")
+    resources = render(overlay)
+    assert [fault for resource in resources for fault in faults(resource)] == []
+    assert {pod["priorityClassName"] for pod in _pods(resources)} == {"bertmill-build"}
+    values = {one["metadata"]["name"]: one["value"] for one in resources if one["kind"] == "PriorityClass"}
+    assert values["bertmill-training"] > values["bertmill-build"] > 0
 
 
 def test_the_queue_fits_the_crds_and_the_largest_job(rendered: dict[str, list[dict[str, Any]]]) -> None:

@@ -54,8 +54,6 @@ from trainer.startup.setup import preflight
 
 logger = logging.getLogger(__name__)
 
-_RESIZE_SECONDS = 600.0
-"""To grow, Ray ends the group, which costs the steps since the last checkpoint."""
 _COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 # A rank that hangs does not answer when its group shuts down either. Ray would wait for it for 30 seconds.
 _GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
@@ -154,7 +152,7 @@ def _trainer_of(config: TrainConfig, mailbox: Any, job: str, free_attempt: int) 
             num_workers=workers.least if workers.least == workers.most else (workers.least, workers.most),
             use_gpu=workers.use_gpu,
             resources_per_worker=bundle_of(config),
-            elastic_resize_monitor_interval_s=_RESIZE_SECONDS,
+            elastic_resize_monitor_interval_s=workers.resize_seconds,
         ),
         run_config=RunConfig(
             name=config.run.name,
