@@ -254,7 +254,10 @@ def parquet_file(uri: str) -> pq.ParquetFile:
         source = pa.PythonFile(_backend(uri, "open_raw")(uri), mode="r")
     try:
         return pq.ParquetFile(source, pre_buffer=True)
-    except pa.ArrowInvalid as error:
+    except FileNotFoundError:
+        source.close()
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         source.close()
         raise StorageError(f"{uri}: read as Parquet: {' '.join(str(error).split())}") from error
 

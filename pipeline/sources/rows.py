@@ -1,6 +1,7 @@
 """Reads rows of Parquet or JSON Lines files by row group or byte range, and checks their types."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -61,9 +62,10 @@ def _parquet_rows(unit: Unit) -> Iterator[Row]:
     place = sum(file.metadata.row_group(group).num_rows for group in range(unit.start))
     sizes = _Sizes(unit.uri)
     for group in range(unit.start, file.metadata.num_row_groups):
-        batch_rows = sizes.begin(group, file.metadata.row_group(group), columns)
+        with _damage_named(unit.uri, group):
+            batch_rows = sizes.begin(group, file.metadata.row_group(group), columns)
         for batch in _batches(unit.uri, file, group, columns, batch_rows):
-            for values in batch.to_pylist():
+            for values in batch:
                 sizes.add(group, values)
                 yield Row(place, values, group < unit.end)
                 place += 1
@@ -102,18 +104,26 @@ class _Sizes:
 
 def _batches(
     uri: str, file: pq.ParquetFile, group: int, columns: list[str], rows: int
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[list[dict[str, Any]]]:
     """The batches of a row group. Raises InputError if they are damaged or the file has shrunk."""
-    batches = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
+    with _damage_named(uri, group):
+        batches = file.iter_batches(rows, row_groups=[group], columns=columns, use_threads=False)
     while True:
-        try:
+        with _damage_named(uri, group):
             batch = next(batches, None)
-        except (OSError, pa.ArrowException) as error:
-            reason = " ".join(str(error).split())
-            raise InputError(f"{uri}: row group {group} is damaged, or the file changed: {reason}") from error
-        if batch is None:
+            values = None if batch is None else batch.to_pylist()
+        if values is None:
             return
-        yield batch
+        yield values
+
+
+@contextmanager
+def _damage_named(uri: str, group: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowException, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"{uri}: row group {group} is damaged, or the file changed: {reason}") from error
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 import gzip
 import json
 import random
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -183,57 +183,6 @@ def test_a_parquet_file_that_shrinks_while_it_is_read_is_refused(tmp_path: Path)
         file.truncate(path.stat().st_size // 2)
     with pytest.raises(InputError, match=r"en\.parquet: row group [0-3] is damaged, or the file changed: ."):
         list(rows)
-
-
-_LONG = "long " * 100_000
-
-
-@pytest.mark.parametrize(
-    ("texts", "group", "most_rows"),
-    [
-        # The decompressed size in the metadata of one group.
-        ([number * _LONG for number in range(1, 5)], 0, 0),
-        # What all groups so far have said.
-        ([_LONG, "a", "b", _LONG + "c", _LONG + "d"], 2, 4),
-        # One value in the dictionary, which many rows have.
-        ([_LONG] * 1000, 0, 3),
-    ],
-    ids=["one-group", "many-groups", "dictionary"],
-)
-def test_a_parquet_bomb_is_refused_by_its_row_group(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str], group: int, most_rows: int
-) -> None:
-    monkeypatch.setattr("pipeline.sources.chunks.BOMB_BYTES", 1 << 20)
-    path = tmp_path / "en.parquet"
-    group_rows = 2 if group else len(texts)
-    pq.write_table(pa.table({"text": texts}), path, row_group_size=group_rows, compression="zstd")
-    source = Source(name="rows", kind="jsonl", lang="en", paths=[str(path)])
-    (unit,) = plan_units(BuildConfig(output="out", sources=[source]))
-    rows = read_rows(unit)
-    message = rf"^{path}: row group {group}: \d+ bytes of Parquet data became \d+ bytes, too many for text$"
-    with pytest.raises(InputError, match=message):
-        list(islice(rows, most_rows + 1))
-
-
-def test_a_parquet_file_of_nothing_but_nulls_is_bounded_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("pipeline.sources.chunks.BOMB_BYTES", 1 << 10)
-    path = _parquet(tmp_path / "en.parquet", text=pa.nulls(50_000, pa.string()))
-    with pytest.raises(
-        InputError, match=r"row group 0: \d+ bytes of Parquet data became \d+ bytes, too many for text"
-    ):
-        _read(path, lang="en")
-
-
-@pytest.mark.parametrize("texts", [["same"] * 5000, [f"text {number}" for number in range(5000)]])
-def test_dense_text_in_parquet_is_no_bomb_however_few_rows_are_read_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str]
-) -> None:
-    path = _parquet(tmp_path / "en.parquet", text=pa.array(texts))
-    for batch_bytes in (1, 10_000, 1 << 28):
-        monkeypatch.setattr("pipeline.sources.rows._BATCH_BYTES", batch_bytes)
-        assert [document.body for document in _read(path, lang="en")] == texts
 
 
 def test_datasets_of_the_hub_are_streamed_by_shard(tmp_path: Path) -> None:
