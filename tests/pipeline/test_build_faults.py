@@ -88,7 +88,7 @@ def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
     return process.returncode, errors
 
 
-def test_two_builds_at_once_on_one_output(
+def test_two_concurrent_builds_on_one_output(
     undisturbed: dict[str, str], ray_session: RayCluster, tmp_path: Path
 ) -> None:
     """A live owner is not replaced. The second of two builds is refused or runs after the first."""
@@ -106,7 +106,7 @@ def test_two_builds_at_once_on_one_output(
     assert list(verify_corpus(str(output)).problems) == []
 
 
-def test_two_configs_at_once_on_one_output(ray_session: RayCluster, tmp_path: Path) -> None:
+def test_two_concurrent_configs_on_one_output(ray_session: RayCluster, tmp_path: Path) -> None:
     """One of them gets the output. The other exits with an error that says so."""
     output = tmp_path / "corpus"
     small: dict[str, Any] = {"sources": builds.config(output)["sources"]}

@@ -46,7 +46,7 @@ def results(folder: Path) -> dict[str, Any]:
     return found
 
 
-def test_sigterm_keeps_finished_seeds_and_the_same_command_goes_on(
+def test_sigterm_keeps_finished_seeds_and_the_same_command_resumes(
     pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = sentences(tmp_path, lambda row: "yes" if "cat" in row[3:] else "no")

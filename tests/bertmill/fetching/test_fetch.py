@@ -126,7 +126,7 @@ def test_faults_cost_nothing_but_time(server: DumpServer, tmp_path: Path, fault:
         assert server.sent == len(FO)  # resumed, not fetched again
 
 
-def test_faults_of_listings_and_checksums_are_ridden_over(server: DumpServer, tmp_path: Path) -> None:
+def test_listings_and_checksums_are_retried_after_faults(server: DumpServer, tmp_path: Path) -> None:
     server.plan = lambda request: "" if request.number % 2 else "503"
     assert fetch(server, tmp_path) == 0
     assert names(tmp_path) == FO_FILES

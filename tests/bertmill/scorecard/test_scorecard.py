@@ -144,7 +144,7 @@ def settings(model: str, **fields: Any) -> Settings:
     return Settings(**{**made, **fields})
 
 
-def test_a_stopped_scorecard_goes_on(model: str, tmp_path: Path) -> None:
+def test_a_stopped_scorecard_resumes(model: str, tmp_path: Path) -> None:
     glue_folder(tmp_path / "data")
     data, whole, out = (str(tmp_path / name) for name in ("data", "whole", "out"))
     polls = iter(range(9))

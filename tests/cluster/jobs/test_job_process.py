@@ -58,7 +58,7 @@ def test_the_exit_status_and_the_output_are_those_of_the_work(
     assert entry.returncode == 7
 
 
-def test_an_error_that_nobody_expects_has_its_traceback(tmp_path: Path, entry: subprocess.Popen[str]) -> None:
+def test_an_unexpected_error_has_its_traceback(tmp_path: Path, entry: subprocess.Popen[str]) -> None:
     (tmp_path / "fail").touch()
     assert entry.communicate(timeout=HANG_SECONDS)[0].endswith("RuntimeError: the work fails\n")
     assert entry.returncode == 1

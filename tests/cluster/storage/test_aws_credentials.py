@@ -104,14 +104,14 @@ def test_every_request_can_be_the_first(service: CredentialService, s3_folder: s
     assert service.requests > 4
 
 
-def test_a_machine_without_a_role_is_told_at_once(service: CredentialService, s3_folder: str) -> None:
+def test_a_machine_without_a_role_fails_immediately(service: CredentialService, s3_folder: str) -> None:
     service.answers = [200, 404, 200, 404]
     with pytest.raises(StorageError, match="no S3 credentials; set AWS_ACCESS_KEY_ID"):
         storage.read_bytes(storage.join(s3_folder, "x"))
     assert service.answers == []
 
 
-def test_no_metadata_is_told_at_once(
+def test_missing_metadata_fails_immediately(
     service: CredentialService, s3_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", "http://127.0.0.1:9")
@@ -130,7 +130,7 @@ def test_a_busy_pod_identity_agent_is_asked_again(
     assert service.answers == []
 
 
-def test_a_pod_without_an_identity_is_told_at_once(
+def test_a_pod_without_an_identity_fails_immediately(
     service: CredentialService, s3_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{service.url}/v1/credentials")

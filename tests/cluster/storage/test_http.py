@@ -81,7 +81,7 @@ def test_parquet_from_the_web(proxy: FaultProxy, s3_folder: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["503", "429", "reset", "cut"])
-def test_faults_are_ridden_over(proxy: FaultProxy, s3_folder: str, fault: str) -> None:
+def test_requests_are_retried_after_faults(proxy: FaultProxy, s3_folder: str, fault: str) -> None:
     data = os.urandom(2 << 20)
     uri = publish(proxy, s3_folder, "x", data)
     base = len(proxy.requests)

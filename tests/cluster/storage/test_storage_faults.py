@@ -28,7 +28,7 @@ def from_now(proxy: FaultProxy, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("fault", ["503", "500", "429", "reset", "lost"])
-def test_five_faults_are_ridden_over(
+def test_requests_are_retried_after_five_faults(
     proxy: FaultProxy, s3_folder: str, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """trainer-047, first half."""

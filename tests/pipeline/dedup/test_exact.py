@@ -34,7 +34,7 @@ def rows_of(table: pa.Table) -> list[int]:
 
 
 @given(ROWS, st.randoms())
-def test_exact_losers_are_all_but_the_smallest_key(rows: Any, chance: random.Random) -> None:
+def test_exact_duplicates_keep_the_smallest_key(rows: Any, chance: random.Random) -> None:
     table = documents(rows)
     smallest: dict[Any, Any] = {}
     for key, digest, row in zip(

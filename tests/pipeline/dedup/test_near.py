@@ -176,7 +176,7 @@ def test_recall_and_precision_against_all_pairs() -> None:
     assert sum(key in with_fellow for key in found) >= 0.99 * len(found)
 
 
-def test_the_smallest_key_stays_whatever_the_order() -> None:
+def test_the_smallest_key_stays_in_any_order() -> None:
     documents = corpus()
     expected = losers(documents)
     assert expected

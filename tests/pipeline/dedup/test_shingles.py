@@ -47,11 +47,11 @@ def assert_hashed(sentences: list[str]) -> None:
 )
 @example([" , ", "", "."])
 @example([" a", "b ", "«c»d"])
-def test_words_are_hashed_as_by_hand(sentences: list[str]) -> None:
+def test_words_are_hashed_like_the_reference(sentences: list[str]) -> None:
     assert_hashed(sentences)
 
 
-def test_words_longer_than_the_powers_and_text_longer_than_a_slice_are_hashed_as_by_hand() -> None:
+def test_long_words_and_long_text_are_hashed_like_the_reference() -> None:
     long = "ab" * PERIOD
     assert_hashed([f"x {long}é, {long} y", "z" * PERIOD, "z" * (PERIOD + 1) + "! " * PERIOD])
     assert_hashed([" ".join(["ab, cd"] * (SLICE_BYTES // 5)), "é", " " + "a" * (SLICE_BYTES + 3), "b"])

@@ -52,7 +52,7 @@ def test_numbered_lists_are_not_redirects(text: str) -> None:
     ),
     st.sampled_from(["#REDIRECT [[A]]", "&#35;REDIRECT [[A]]", "redirect [[A]]", "#渡[[橋]]"]),
 )
-def test_a_quick_look_at_the_first_byte_misses_no_redirect(start: list[str], text: str) -> None:
+def test_reading_only_the_first_byte_misses_no_redirect(start: list[str], text: str) -> None:
     page = WikiPage("1", "A", 0, False, 1, "wikitext", False, ("".join(start) + text).encode())
     reason = page_skip_reason(page, SiteInfo("en", "enwiki", {}), (0,))
     assert (reason == REDIRECT) == is_redirect(page.text)

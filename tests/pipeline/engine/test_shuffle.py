@@ -50,7 +50,7 @@ def contents(uri: str, buckets: int) -> dict[int, list[int]]:
     tables=st.lists(st.lists(st.integers(0, 6), max_size=20), max_size=6),
     run_bytes=st.sampled_from([1, 400, 1 << 30]),
 )
-def test_rows_are_sorted_by_bucket_whatever_a_run_holds(
+def test_rows_are_sorted_by_bucket_for_any_content_of_a_run(
     tmp_path_factory: pytest.TempPathFactory, tables: list[list[int]], run_bytes: int
 ) -> None:
     uri = str(tmp_path_factory.mktemp("shuffle") / "map-00000")

@@ -82,7 +82,7 @@ def test_many_rows_of_the_longer_units_have_one_distribution(unit: str) -> None:
     assert min(probabilities.values()) > SIGNIFICANCE, probabilities
 
 
-def test_rows_are_counted_alike_one_by_one_and_at_once() -> None:
+def test_rows_are_counted_alike_one_by_one_and_together() -> None:
     bucket = bucket_of(golden_corpus(200), VOCABULARY)
     settings = settings_of(Rules(max_seq_length=64, max_predictions=10), "span", VOCABULARY)
     one, all_, table = Histograms(), Histograms(), make_instances(bucket, settings, 3, 0).table

@@ -80,7 +80,7 @@ def test_sentence_rows_make_documents_that_do_not_depend_on_the_units(tmp_path: 
     assert len({document.page_id for document in whole}) == len(whole)
 
 
-def test_sentence_rows_of_parquet_are_cut_alike_whatever_the_row_groups(tmp_path: Path) -> None:
+def test_sentence_rows_of_parquet_are_cut_alike_with_any_row_groups(tmp_path: Path) -> None:
     rows = _sentences()
     path = tmp_path / "train-00000-of-00001.parquet"
     bodies = []

@@ -167,7 +167,7 @@ def test_a_wrong_checksum_of_a_stream_is_refused(tmp_path: Path) -> None:
         _in_ranges(path, [])
 
 
-def test_a_file_cut_off_anywhere_is_refused_whatever_the_ranges(tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused_with_any_ranges(tmp_path: Path) -> None:
     data = stream(block_of(SYMBOLS)[0] for _ in range(2))
     path = tmp_path / "cut.bz2"
     for keep in range(1, len(data)):

@@ -69,7 +69,7 @@ def test_a_parquet_file_of_nothing_but_nulls_is_bounded_too(
 
 
 @pytest.mark.parametrize("texts", [["same"] * 5000, [f"text {number}" for number in range(5000)]])
-def test_dense_text_in_parquet_is_no_bomb_however_few_rows_are_read_at_once(
+def test_dense_text_in_parquet_is_accepted_with_any_batch_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: list[str]
 ) -> None:
     path = _parquet(tmp_path / "en.parquet", text=pa.array(texts))

@@ -87,7 +87,7 @@ def test_an_owner_between_its_claim_and_its_first_heartbeat_is_waited_for(local_
     assert time.monotonic() - before >= 1
 
 
-def test_a_dead_process_of_this_host_is_replaced_at_once(run: str) -> None:
+def test_a_dead_process_of_this_host_is_replaced_immediately(run: str) -> None:
     code = (
         "import os, sys; from cluster.jobs.lease import *\n"
         "acquire_lease(sys.argv[1]); os.kill(os.getpid(), 9)"

@@ -212,7 +212,7 @@ def test_a_resume_at_the_border_of_an_epoch_begins_the_next(tmp_path: Path) -> N
             assert np.array_equal(reader.read(step).row_ids, whole[step][0].row_ids)
 
 
-def test_the_position_is_what_was_used_whatever_was_read_ahead(tmp_path: Path) -> None:  # trainer-004
+def test_the_position_counts_what_was_used_not_what_was_read_ahead(tmp_path: Path) -> None:  # trainer-004
     path = write_corpus(tmp_path)
     plain = steps_of(path, [phase()], 1, threads=1, ahead=0)
     plan, (reader,) = readers(path, [phase()], 1, threads=4, ahead=8)

@@ -74,7 +74,7 @@ def stop_after(polls: int) -> Callable[[], bool]:
     return lambda: next(left, None) is None
 
 
-def test_a_stopped_run_goes_on_here_and_on_the_cpu(base: str, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_here_and_on_the_cpu(base: str, tmp_path: Path) -> None:
     fields = {"dropout": 0.1, "epochs": 3}
     whole = finetune(task(base, tmp_path / "whole", "classification", use_gpu=True, **fields))
     for place, use_gpu in (("gpu", True), ("cpu", False)):

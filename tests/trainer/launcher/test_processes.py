@@ -77,7 +77,7 @@ def test_killed_and_started_again_the_epoch_is_that_of_an_undisturbed_run(
     assert list(history.steps_of_attempts().values()) == [list(range(7)), list(range(4, 16))]
 
 
-def test_lengths_are_read_once_whatever_the_number_of_ranks(undisturbed: History) -> None:
+def test_lengths_are_read_once_with_any_number_of_ranks(undisturbed: History) -> None:
     """17 row groups of 16 rows. Every other rank receives the lengths from rank 0."""
     reads = {event["rank"]: event["lengths"] for event in undisturbed.events("reads")}
     assert reads == {0: 18, 1: 0}

@@ -188,7 +188,7 @@ def test_a_resume_needs_no_start_weights_but_remembers_them(tmp_path: Path, corp
         train(config(tmp_path, corpus, start_from=other), single_rank())
 
 
-def test_a_run_does_not_go_on_with_another_teacher(tmp_path: Path, corpus: Path) -> None:
+def test_a_run_does_not_resume_with_another_teacher(tmp_path: Path, corpus: Path) -> None:
     uri = exported(tmp_path, corpus, layers=2)
     train(config(tmp_path, corpus, distillation={"teacher": uri}), single_rank())
     moved = tmp_path / "moved"

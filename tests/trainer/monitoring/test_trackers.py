@@ -81,7 +81,7 @@ def interrupted_and_resumed(config: dict[str, Any]) -> None:
     assert (outcome.resumed_from, outcome.status) == (4, "finished")
 
 
-def test_a_resumed_run_goes_on_in_the_same_run_of_both_trackers(
+def test_a_resumed_run_continues_in_both_trackers(
     tmp_path: Path, mlflow: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient

@@ -13,7 +13,7 @@ from trainer.optim.schedule import LRSchedule, Shape, steps_of
 SHAPES = list(get_args(Shape))
 
 
-def test_linear_by_hand() -> None:
+def test_linear_equals_values_computed_manually() -> None:
     schedule = LRSchedule("linear", total=10, warmup=2)
     factors = [schedule.factor(step) for step in range(10)]
     assert factors == pytest.approx([0.5, 1, 1, 7 / 8, 6 / 8, 5 / 8, 4 / 8, 3 / 8, 2 / 8, 1 / 8])

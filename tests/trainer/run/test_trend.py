@@ -146,7 +146,7 @@ def test_a_divergence_ends_the_run_and_a_rewind_leads_back(tmp_path: Path, manif
     resumed.close()
 
 
-def test_by_default_a_rise_is_a_warning_and_the_run_goes_on(tmp_path: Path, manifest: Path) -> None:
+def test_by_default_a_rise_is_a_warning_and_the_run_continues(tmp_path: Path, manifest: Path) -> None:
     stability = {"alarm": {"lines": 2, "rise": 0.01}, "spike_sigma": None, "clip_norm": None}
     saves = {"every_steps": 2, "every_seconds": None}
     phases = [phase(32, 16, 128, steps=30, learning_rate=3.0)]

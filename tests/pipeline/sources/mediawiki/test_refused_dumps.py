@@ -51,7 +51,7 @@ def test_a_cut_at_any_byte_is_noticed(tmp_path: Path) -> None:
             read_pages(write(tmp_path / "enwiki.xml", text[:keep]), unit_bytes=400)
 
 
-def test_a_cut_between_streams_is_noticed_whatever_the_units(tmp_path: Path) -> None:
+def test_a_cut_between_streams_is_noticed_with_any_units(tmp_path: Path) -> None:
     parts = [HEAD, *(page(number) for number in range(1, 6)), FOOT]
     for unit_bytes in (50, 300, 100_000):
         path = write(tmp_path / "enwiki.xml.bz2", streams(*parts[:-1]))

@@ -23,7 +23,7 @@ TRUTH = np.array([1, 1, 1, 0, 0, 1])
 GUESS = np.array([1, 0, 1, 0, 1, 1])  # 3 true positives, 1 false, 1 missed, 1 true negative
 
 
-def test_class_metrics_by_hand() -> None:
+def test_class_metrics_equal_values_computed_manually() -> None:
     assert accuracy(TRUTH.tolist(), GUESS.tolist()) == pytest.approx(4 / 6)
     assert f1(TRUTH, GUESS) == pytest.approx(6 / 8)
     assert macro_f1(TRUTH, GUESS) == pytest.approx((6 / 8 + 2 / 4) / 2)
