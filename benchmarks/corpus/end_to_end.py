@@ -97,7 +97,7 @@ def table(found: dict[str, Any], measured: float, load: float) -> str:
     }
     lines = [
         f"{megabytes:.1f} MB of wikitext in {found['units']} units of {found['compressed_mb']:.1f} MB: "
-        f"{found['documents']:,} documents, {found['text_mb']:.1f} MB of text, {found['made_tokens']:,} "
+        f"{found['documents']:,} documents, {found['text_mb']:.1f} MB of text, {found['written_tokens']:,} "
         f"tokens in rows of 128. {cpu()}, load {load:.1f}, {datetime.now(UTC).date().isoformat()}. "
         f"At most {found['peak_gb']:.1f} GB of memory.",
         "",

@@ -206,9 +206,13 @@ def forecast_rows(config: Path, compressed: int, cores: int, run: Run) -> list[s
     stages = forecast_build(CorpusSize.of(loaded, compressed, rates), cores, cores, rates)
     rows = []
     for stage in stages:
-        measured = run.stages.get(stage.name, 0.0)
-        ratio = f"{stage.seconds / measured:.2f}" if measured else "-"
-        rows.append(f"| {stage.name} | {measured:.0f} | {stage.seconds:.0f} | {ratio} |")
+        measured, cpu_time = run.stages.get(stage.name, 0.0), run.cpu.get(stage.name, 0.0)
+        # The serial part keeps one core busy.
+        work = stage.core_hours * 3600 + rates.build.stages[stage.name].serial_seconds
+        ratio = f"{work / cpu_time:.2f}" if cpu_time else "-"
+        rows.append(
+            f"| {stage.name} | {cpu_time:.1f} | {work:.1f} | {ratio} | {measured:.0f} | {stage.seconds:.0f} |"
+        )
     return rows
 
 
@@ -243,8 +247,8 @@ def report(
             "|---|---:|",
             *peaks,
             "",
-            "| stage | measured s | `plan` s | plan / measured |",
-            "|---|---:|---:|---:|",
+            "| stage | CPU s | `plan`, core s | plan / CPU | measured s | `plan` s |",
+            "|---|---:|---:|---:|---:|---:|",
             *lines,
             "",
         ]

@@ -1,9 +1,10 @@
 """Measures CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
 
-    python benchmarks/rates/measure_rates.py 'FOLDER/*.xml.bz2' [--unit-bytes N] [--passes N] [--write]
+    python benchmarks/rates/measure_rates.py 'FOLDER/*.xml.bz2' [--unit-bytes N] [--write rates|all]
 
 The stages run unchanged, with a loop in place of Ray Data, to time the work of one core (process time, which
-hardly depends on other load of the machine). --write puts the rates into bertmill/planning/rates.json.
+hardly depends on other load of the machine). `--write rates` puts the rates of the stages into
+bertmill/planning/rates.json, and `--write all` also the ratios of the corpus, which only real dumps have.
 """
 
 import argparse
@@ -29,6 +30,7 @@ from pipeline.stages import dedup as stage_dedup
 from pipeline.stages import extract as stage_extract
 from pipeline.stages import instances as stage_instances
 from pipeline.stages import split as stage_split
+from pipeline.stages import templates as stage_templates
 from pipeline.stages import vocabulary as stage_vocabulary
 from pipeline.stages.bot_stubs import run_stubs
 from pipeline.stages.near import run_near
@@ -59,7 +61,7 @@ def recorded_partitions(sizes: I64, pending: I64) -> list[Partition]:
 
 def without_ray_data() -> None:
     """Lets the stages use the loop above."""
-    for module in (stage_extract, stage_split, shuffle):
+    for module in (stage_templates, stage_extract, stage_split, shuffle):
         module.map_items = map_in_process  # type: ignore[attr-defined]
     shuffle.plan_partitions = recorded_partitions  # type: ignore[attr-defined]
     stage_vocabulary.ray = _Immediately()  # type: ignore[attr-defined]
@@ -107,7 +109,8 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         seconds[name] = seconds.get(name, 0.0) + time.process_time() - began
         return result
 
-    extracted = timed("extract", lambda: stage_extract.run_extract(config, work, units))
+    templates = timed("templates", lambda: stage_templates.run_templates(config, work, units))
+    extracted = timed("extract", lambda: stage_extract.run_extract(config, work, units, templates))
     dedup = timed("dedup", lambda: stage_dedup.run_dedup(config, work, extracted))
     timed("stubs", lambda: run_stubs(work, ["rates"], extracted.parts, dedup.removals, STUBS_KEPT))
     timed("near", lambda: run_near(work, ["rates"], extracted.parts, dedup.removals, config.dedup.jaccard))
@@ -133,7 +136,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
         "wikitext_mb": sum(one.text_counts["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
         "documents": sum(part.rows for part in extracted.parts),
         "text_mb": text / 1e6,
-        "made_tokens": tokens,
+        "written_tokens": tokens,
         "tokens_per_text_byte": tokens / copies / text,
         "documents_mb_per_text_mb": sizes["documents"] / text,
         "shard_bytes_per_token": sizes["shards"] / tokens,
@@ -143,12 +146,16 @@ def measure(config: BuildConfig) -> dict[str, Any]:
 
 
 def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
-    """Replaces values in ``rates`` by the measured ones."""
+    """Replaces the rates of the stages by the measured ones."""
     for name, stage in rates["build"]["stages"].items():
         if name in found["seconds"]:
             stage["per_core_second"] = float(f"{found[stage['amount']] / found['seconds'][name]:.3g}")
     rates["build"]["stages"]["vocabulary"]["serial_seconds"] = round(found["vocabulary_training_seconds"], 1)
     rates["build"]["measured"] = what
+
+
+def update_ratios(rates: dict[str, Any], found: dict[str, Any]) -> None:
+    """Replaces the ratios of the corpus by the measured ones."""
     corpus = rates["corpus"]
     corpus["measured"] = f"ratios of the same run: {found['compressed_mb']:.1f} MB compressed"
     corpus["text_mb_per_compressed_mb"] = float(f"{found['text_mb'] / found['compressed_mb']:.3g}")
@@ -166,7 +173,7 @@ def main() -> None:
     parser.add_argument("--unit-bytes", type=int, default=4 << 20)
     parser.add_argument("--vocabulary", type=int, default=30_522)
     parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--write", action="store_true")
+    parser.add_argument("--write", choices=("rates", "all"))
     arguments = parser.parse_args()
     np.seterr(all="raise")
     without_ray_data()
@@ -190,6 +197,8 @@ def main() -> None:
         size = f"{found['compressed_mb']:.1f} MB of dumps"
         what = f"CPU time of one core of a virtual machine ({cpu()}), {size}, {day}"
         update(rates, found, what)
+        if arguments.write == "all":
+            update_ratios(rates, found)
         RATES.write_text(json.dumps(rates, indent=1) + "\n")
 
 

@@ -39,6 +39,8 @@ class CorpusSize:
     """Whether the build also writes the documents as a dataset (publish.documents)."""
     near: bool = False
     """Whether near duplicates are removed (dedup.near)."""
+    templates: bool = False
+    """Whether the build learns templates from its dumps (extraction.learn_templates)."""
     copied: bool = False
     """Whether the pages of dumps are copied between two stages (previous)."""
 
@@ -49,6 +51,9 @@ class CorpusSize:
             raise ConfigError(f"--input-gb: {compressed_bytes / 1e9:g} must be finite and non-negative")
         ratio, settings = rates.corpus, config.instances
         compressed_mb = compressed_bytes / 1e6
+        templates = config.extraction.learn_templates and any(
+            source.kind == "wikimedia" for source in config.sources
+        )
         text_mb = compressed_mb * ratio.text_mb_per_compressed_mb
         shuffled = text_mb * 1e6 * ratio.tokens_per_text_byte * settings.passes
         return CorpusSize(
@@ -62,9 +67,8 @@ class CorpusSize:
             stubs=config.dedup.max_templated is not None,
             published=config.publish.documents,
             near=config.dedup.near,
-            copied=config.previous is not None
-            and config.extraction.learn_templates
-            and any(source.kind == "wikimedia" for source in config.sources),
+            templates=templates,
+            copied=config.previous is not None and templates,
         )
 
 
@@ -93,6 +97,8 @@ def forecast_build(size: CorpusSize, cores: int, cores_per_node: int, rates: Rat
         raise ConfigError("--cores and --cores-per-node must be at least 1")
     round_tasks = size.units + max(1, math.ceil(size.documents / 2e6))
     tasks = {
+        # Every unit, then the tables of its wiki.
+        **({"templates": size.units} if size.templates else {}),
         "extract": size.units,
         "dedup": round_tasks,
         **({"stubs": round_tasks} if size.stubs else {}),

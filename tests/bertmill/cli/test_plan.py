@@ -204,7 +204,7 @@ def test_command_on_real_files(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert text.startswith(f"{size / 1e9:,.1f} GB compressed")
     assert [line.split()[1] for line in text.splitlines() if line.startswith("| ")] == [
-        "stage", "extract", "dedup", "vocabulary", "instances", "publish",
+        "stage", "templates", "extract", "dedup", "vocabulary", "instances", "publish",
     ]  # fmt: skip
 
 
@@ -217,10 +217,10 @@ def test_optional_rounds_have_separate_rows(tmp_path: Path, capsys: pytest.Captu
     assert main(["plan", str(config), "--input-gb", "100", "--cores", "2000"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
     assert [row[1] for row in rows] == [
-        "stage", "extract", "dedup", "stubs", "near", "vocabulary", "instances", "publish",
+        "stage", "templates", "extract", "dedup", "stubs", "near", "vocabulary", "instances", "publish",
     ]  # fmt: skip
     # Tasks: a round reads every unit once more, and near dedup twice.
-    first, stubs, near = (int(row[3].replace(",", "")) for row in rows[2:5])
+    first, stubs, near = (int(row[3].replace(",", "")) for row in rows[3:6])
     assert (stubs, near) == (first, 2 * first)
 
 
