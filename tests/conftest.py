@@ -158,3 +158,20 @@ def gs_folder(gs_process: str, request: pytest.FixtureRequest, monkeypatch: pyte
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", gs_process)
     name = "".join(character if character.isalnum() else "-" for character in request.node.nodeid)
     return f"gs://{BUCKET}/{name[-120:]}"
+
+
+@pytest.fixture(scope="session")
+def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The folder of a small exported model with its tokenizer, to fine-tune."""
+    import torch
+
+    from tests.trainer.models import VOCAB, small_config
+    from tests.trainer.tokenizers_for_tests import write_tokenizer
+    from trainer.export.directory import ModelCard, export_model
+    from trainer.model.pretraining import BertPretraining
+
+    folder = tmp_path_factory.mktemp("pretrained")
+    torch.manual_seed(0)
+    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
+    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
+    return str(folder / "m")

@@ -89,7 +89,6 @@ _GLUE = (
         _Layout(("qnli/train.tsv",), ("qnli/dev.tsv",), _QUESTION),
     )),
 )  # fmt: skip
-SUITES = ("glue", "multilingual")
 TASKS = {
     "glue": tuple(task.name for task in _GLUE),
     "multilingual": ("panx", "udpos", "tydiqa", "xquad", "sib200", "tatoeba"),

@@ -17,10 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pipeline.dedup.components import components, distinct, edge_table
+from pipeline.dedup.components import distinct, edge_table
 from pipeline.dedup.exact import all_but_first
-from pipeline.dedup.minhash import band_hashes, rows_per_band, signatures
-from pipeline.dedup.shingles import hashed_words, shingles
+from pipeline.dedup.minhash import band_hashes, rows_per_band
 from schemas.arrays import I64, U64, Flags, distinct_values
 from schemas.randomness import key_from_text
 
@@ -129,19 +128,6 @@ def cluster_removals(members: pa.Table) -> pa.Table:
     Columns used: key, cluster. The result is sorted by cluster and key and has ``kept_key``.
     """
     return all_but_first(members, ["cluster"], [("key", "ascending")])
-
-
-def near_removals(keys: list[str], sentences: pa.Array, sentence_offsets: I64, threshold: float) -> pa.Table:
-    """Runs all steps on documents that fit in memory. Returns the keys to remove, with ``kept_key`` for each.
-
-    Document d has sentences sentence_offsets[d] to [d + 1].
-    """
-    hashes, offsets = shingles(hashed_words(sentences, sentence_offsets))
-    nodes = np.arange(len(keys), dtype=np.uint64)
-    bands = band_table(nodes, ranks_of(keys), signatures(hashes, offsets), threshold)
-    sketch_of = dict(enumerate(sketches(hashes, offsets)))
-    clusters = components(verified_pairs(candidate_pairs(bands), sketch_of, threshold))
-    return cluster_removals(cluster_members(clusters, pa.table({"key": keys, "node": nodes})))
 
 
 def cluster_members(clusters: pa.Table, documents: pa.Table) -> pa.Table:

@@ -12,7 +12,6 @@ from tests.pipeline import builds
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
 from tests.support.ray_cluster import RayCluster
 
-BOOK = builds.SAMPLE / "books/en/alice_in_wonderland_standard_ebooks.txt.gz"
 BODY = "The harvest was good this year and the barn is full. We will write again when the snow has melted. "
 
 

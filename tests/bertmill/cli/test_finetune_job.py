@@ -9,28 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 from bertmill.cli import main
 from tests.support.ray_cluster import ROOT
 from tests.support.waiting import HANG_SECONDS
 from tests.trainer.finetuning.test_run import config, sentences, tag_file
-from tests.trainer.models import VOCAB, small_config
-from tests.trainer.tokenizers_for_tests import write_tokenizer
-from trainer.export.directory import ModelCard, export_model
-from trainer.model.pretraining import BertPretraining
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-
-
-@pytest.fixture(scope="module")
-def pretrained(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("pretrained")
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
-    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
-    return str(folder / "m")
 
 
 def write_config(pretrained: str, folder: Path, task: str, files: dict[str, Any], **fields: Any) -> Path:

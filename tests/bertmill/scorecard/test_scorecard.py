@@ -22,15 +22,6 @@ from trainer.export.directory import ModelCard, export_model
 from trainer.model.pretraining import BertPretraining
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    folder = tmp_path_factory.mktemp("pretrained")
-    torch.manual_seed(0)
-    tokenizer = write_tokenizer(folder / "tokenizer", VOCAB)
-    export_model(BertPretraining(small_config()), str(folder / "m"), str(tokenizer), ModelCard("m"))
-    return str(folder / "m")
-
-
 def command(model: str, suite: str, folder: Path, *more: str) -> list[str]:
     paths = ["--data", str(folder / "data"), "--out", str(folder / "out")]
     fixed = ["--epochs", "1", "--batch-size", "8", "--learning-rates", "1e-3", "2e-3", "--max-length", "12"]
@@ -65,9 +56,9 @@ def page_of(folder: Path) -> str:
     return "\n".join(checker.text)
 
 
-def test_glue(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_glue(pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     glue_folder(tmp_path / "data")
-    assert main(command(model, "glue", tmp_path, "--seeds", "1", "2")) == 0
+    assert main(command(pretrained, "glue", tmp_path, "--seeds", "1", "2")) == 0
     printed = capsys.readouterr().out
     card = card_of(tmp_path)
     assert card["complete"]
@@ -91,7 +82,7 @@ def test_glue(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert task["mean"]["mean"] == pytest.approx(sum(seeds) / 2)
         assert task["mean"]["deviation"] == pytest.approx(abs(seeds[0] - seeds[1]) / 2**0.5)
     _check_glue_pages(tmp_path, card)
-    assert main(command(model, "glue", tmp_path, "--seeds", "1", "2")) == 0
+    assert main(command(pretrained, "glue", tmp_path, "--seeds", "1", "2")) == 0
     assert "16 of 16 jobs are already done" in capsys.readouterr().out
     assert card_of(tmp_path) == card
 
@@ -111,10 +102,10 @@ def _check_glue_pages(folder: Path, card: dict[str, Any]) -> None:
 
 
 def test_multilingual_by_two_processes(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     multilingual_folder(tmp_path / "data")
-    words = command(model, "multilingual", tmp_path, "--seeds", "1", "--workers", "2")
+    words = command(pretrained, "multilingual", tmp_path, "--seeds", "1", "--workers", "2")
     words.remove("2e-3")
     assert main(words) == 0
     assert "panx lr 0.001 seed 1: done" in capsys.readouterr().out
@@ -144,12 +135,12 @@ def settings(model: str, **fields: Any) -> Settings:
     return Settings(**{**made, **fields})
 
 
-def test_a_stopped_scorecard_resumes(model: str, tmp_path: Path) -> None:
+def test_a_stopped_scorecard_resumes(pretrained: str, tmp_path: Path) -> None:
     glue_folder(tmp_path / "data")
     data, whole, out = (str(tmp_path / name) for name in ("data", "whole", "out"))
     polls = iter(range(9))
     stopped = make_scorecard(
-        settings(model), "glue", data, out, stop_requested=lambda: next(polls, None) is None
+        settings(pretrained), "glue", data, out, stop_requested=lambda: next(polls, None) is None
     )
     assert not stopped["complete"]
     assert 0 < stopped["jobs"]["finished"] < 4
@@ -157,9 +148,9 @@ def test_a_stopped_scorecard_resumes(model: str, tmp_path: Path) -> None:
         f"Incomplete: {stopped['jobs']['finished']} of 4 jobs" in (tmp_path / "out/scorecard.md").read_text()
     )
     lines: list[str] = []
-    card = make_scorecard(settings(model), "glue", data, out, print_line=lines.append)
+    card = make_scorecard(settings(pretrained), "glue", data, out, print_line=lines.append)
     assert f"{stopped['jobs']['finished']} of 4 jobs are already done" in lines
-    undisturbed = make_scorecard(settings(model), "glue", data, whole)
+    undisturbed = make_scorecard(settings(pretrained), "glue", data, whole)
     for name, task in undisturbed["tasks"].items():
         assert card["tasks"][name]["mean"] == task["mean"]
     assert "cut to its first 16 examples" in (tmp_path / "out" / "scorecard.md").read_text()
@@ -167,13 +158,15 @@ def test_a_stopped_scorecard_resumes(model: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_failing_job_does_not_end_the_others_and_is_tried_again(
-    workers: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    workers: str, pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     glue_folder(tmp_path / "data")
     dev = tmp_path / "data" / "RTE" / "dev.tsv"
     good = dev.read_text()
     dev.write_text(good.replace("entailment", "entails", 1))
-    words = command(model, "glue", tmp_path, "--seeds", "1", "--tasks", "rte", "cola", "--workers", workers)
+    words = command(
+        pretrained, "glue", tmp_path, "--seeds", "1", "--tasks", "rte", "cola", "--workers", workers
+    )
     words.remove("2e-3")
     assert main(words) == 1
     printed = capsys.readouterr()
@@ -198,7 +191,7 @@ def test_a_failing_job_does_not_end_the_others_and_is_tried_again(
     assert card["failed"] == {}
 
 
-def test_a_process_that_dies_costs_its_job_only(model: str, tmp_path: Path) -> None:
+def test_a_process_that_dies_costs_its_job_only(pretrained: str, tmp_path: Path) -> None:
     glue_folder(tmp_path / "data")
     lines: list[str] = []
 
@@ -209,7 +202,7 @@ def test_a_process_that_dies_costs_its_job_only(model: str, tmp_path: Path) -> N
                     os.kill(child.pid, signal.SIGKILL)
         lines.append(line)
 
-    made = settings(model, epochs=200)
+    made = settings(pretrained, epochs=200)
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
     card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"], workers=2, print_line=print_line)
     # The other process may have been between two jobs.
@@ -218,20 +211,20 @@ def test_a_process_that_dies_costs_its_job_only(model: str, tmp_path: Path) -> N
     assert lines[0].split(":")[0] in card["failed"]
 
 
-def test_files_that_cannot_be_read_are_a_failed_task(model: str, tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_are_a_failed_task(pretrained: str, tmp_path: Path) -> None:
     glue_folder(tmp_path / "data")
     data, out = tmp_path / "data", str(tmp_path / "out")
     (data / "stsb" / "sts-train.csv.xz").write_bytes(lzma.compress(b"only one field\n"))
-    card = make_scorecard(settings(model), "glue", str(data), out, tasks=["stsb", "rte"])
+    card = make_scorecard(settings(pretrained), "glue", str(data), out, tasks=["stsb", "rte"])
     assert card["tasks"]["rte"]["jobs"]["finished"] == 1
     assert "1 fields; a row of the STS benchmark has 7 or more" in card["failed"]["stsb lr 0.001 seed 1"]
 
 
 def test_another_model_needs_another_folder(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     glue_folder(tmp_path / "data")
-    words = command(model, "glue", tmp_path, "--seeds", "1", "--tasks", "rte", "--max-examples", "8")
+    words = command(pretrained, "glue", tmp_path, "--seeds", "1", "--tasks", "rte", "--max-examples", "8")
     assert main(words) == 0
     assert main([*words, "--max-examples", "9"]) == 2
     assert f"{tmp_path}/out: holds a scorecard with another max_examples; choose" in capsys.readouterr().err
@@ -242,21 +235,21 @@ def test_another_model_needs_another_folder(
     assert "another set of files for rte; choose another --out" in capsys.readouterr().err
 
 
-def test_three_tasks_start_from_an_nli_model(model: str, tmp_path: Path) -> None:
+def test_three_tasks_start_from_an_nli_model(pretrained: str, tmp_path: Path) -> None:
     glue_folder(tmp_path / "data")
     torch.manual_seed(5)
     tokenizer = write_tokenizer(tmp_path / "tokenizer", VOCAB)
     other = BertPretraining(small_config())
     export_model(other, str(tmp_path / "nli"), str(tokenizer), ModelCard("nli"))
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
-    made = settings(model, nli_model=str(tmp_path / "nli"))
+    made = settings(pretrained, nli_model=str(tmp_path / "nli"))
     card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"])
     starts = {
         name: json.loads((tmp_path / "out" / "jobs" / f"{name}-lr0.001-seed1" / "results.json").read_text())
         for name in card["tasks"]
     }
     assert {name: result["config"]["model"] for name, result in starts.items()} == {
-        "cola": model, "rte": str(tmp_path / "nli"),
+        "cola": pretrained, "rte": str(tmp_path / "nli"),
     }  # fmt: skip
 
 
@@ -268,10 +261,10 @@ def test_three_tasks_start_from_an_nli_model(model: str, tmp_path: Path) -> None
     ],
 )
 def test_mistakes_are_one_line(
-    more: list[str], message: str, model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    more: list[str], message: str, pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").mkdir()
-    assert main(command(model, "glue", tmp_path, *more)) == 2
+    assert main(command(pretrained, "glue", tmp_path, *more)) == 2
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline.dedup.minhash import PERMUTATIONS, band_hashes, jaccard, rows_per_band, signatures
-from pipeline.dedup.near import SKETCH_SHINGLES, candidate_pairs, near_removals, similarity, sketches
+from pipeline.dedup.near import SKETCH_SHINGLES, candidate_pairs, similarity, sketches
 from pipeline.dedup.shingles import hashed_words, shingles
 from tests.pipeline.bert_reference import sample_sentences
+from tests.pipeline.dedup.near_in_memory import near_removals
 
 WORDS = [f"word{number}" for number in range(5000)]
 

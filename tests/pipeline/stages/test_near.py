@@ -14,7 +14,6 @@ import pytest
 
 from pipeline.dedup.evaluation_files import load_evaluation
 from pipeline.dedup.exact import content_hash
-from pipeline.dedup.near import near_removals
 from pipeline.documents.part import Part
 from pipeline.documents.removals import REMOVALS, Removals
 from pipeline.documents.selection import read_kept
@@ -23,6 +22,7 @@ from pipeline.stages.contamination import run_contamination
 from pipeline.stages.near import run_near
 from pipeline.stages.paragraphs import run_paragraphs
 from schemas.errors import ConfigError, InputError
+from tests.pipeline.dedup.near_in_memory import near_removals
 from tests.pipeline.dedup.test_near import corpus
 from tests.pipeline.removal_files import read_removals, write_removals
 from tests.support.ray_cluster import RayCluster

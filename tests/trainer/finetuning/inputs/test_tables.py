@@ -18,7 +18,6 @@ from trainer.finetuning.inputs.sentences import read_table
 from trainer.finetuning.run import finetune
 
 TEXTS = ['He said "no", twice.', "two\nlines", "ein Satz", "#4\tübrig"]
-LABELS: list[Any] = [1, 0, 1, 0]
 COLUMNS = Columns("text", None, "label")
 
 
