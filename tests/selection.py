@@ -17,6 +17,7 @@ _PROCESSES = {
     "Popen",
     "fork",
     "ProcessPoolExecutor",
+    "active_children",
     "get_context",
     "spawn",
     "DataLoader",

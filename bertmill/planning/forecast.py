@@ -6,6 +6,7 @@ that the others wait for. It is never faster than the driver starts tasks.
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from bertmill.planning.rates import Rates, TrainingRate, TrainingRates
 from pipeline.config import BuildConfig
@@ -293,6 +294,7 @@ def reduce_seconds(parameter_count: float, cluster: GpuCluster, training: Traini
     return 2 * (gpus - 1) / gpus * parameter_count * 4 / (speed * 1e9)
 
 
+@cache
 def parameters(model: ModelConfig) -> int:
     """Number of parameters, counted without allocating them. Shared parameters count once."""
     import torch

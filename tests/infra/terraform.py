@@ -63,14 +63,21 @@ def _plain(data: Any) -> Any:
     return data
 
 
-def read_module(folder: Path) -> Module:
-    """Parses the .tf files of ``folder``."""
+@cache
+def _parsed(text: str) -> Any:
+    """The content of a .tf file. The parser takes a second for the larger ones, and copies of a module share
+    most of its files."""
     import hcl2
 
+    return _plain(hcl2.loads(text))
+
+
+def read_module(folder: Path) -> Module:
+    """Parses the .tf files of ``folder``."""
     module = Module()
     for path in sorted(folder.glob("*.tf")):
         module.texts[path.name] = path.read_text(encoding="utf-8")
-        data = _plain(hcl2.loads(module.texts[path.name]))
+        data = _parsed(module.texts[path.name])
         for prefix, section in (("", "resource"), ("data.", "data")):
             for entry in data.get(section, []):
                 for kind, named in entry.items():

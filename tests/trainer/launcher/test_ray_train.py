@@ -76,7 +76,7 @@ def test_an_elastic_run_takes_what_the_cluster_has_and_keeps_its_batches(
     assert "status         finished" in output
     history = History(elastic / "runs/run")
     assert {record["rank_of_file"] for record in history.events("samples")} == {0, 1}
-    finish(job(ray_session, config_of(tmp_path, manifest, steps=6), "--launcher=local"))
+    Group(config_of(tmp_path, manifest, steps=6)).finish()
     assert history.samples() == History(tmp_path / "runs/run").samples()
 
 
@@ -84,7 +84,7 @@ def test_relative_paths_are_those_of_the_driver(
     ray_session: RayCluster, tmp_path: Path, manifest: Path
 ) -> None:
     config = config_of(tmp_path, manifest, steps=4)
-    finish(job(ray_session, config, "--launcher=local"))
+    Group(config).finish()
     second = ("--run.name=second", "--start_from=runs/run", "--data.disk_cache=cache")
     output = finish(job(ray_session, config, *second, folder=tmp_path))
     assert "status         finished" in output
