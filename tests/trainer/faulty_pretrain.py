@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # imported once here: each forked rank would import it again at its first loss
 
 from tests.support.waiting import wait_until
 from tests.trainer.records import FreeEvent

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._compile import _disable_dynamo
 
 _NO_TARGET = -1
 
@@ -28,7 +29,9 @@ class TokenLosses(NamedTuple):
     """int64 [M]: the most probable subword."""
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+# torch.compiler.disable loads all of torch.compile, for more than a second, in each process that imports this
+# module. This form of it loads it at the first call.
+@_disable_dynamo
 def chunked_token_losses(
     states: Tensor, weight: Tensor, bias: Tensor, targets: Tensor, *, chunk: int, z_loss: float = 0.0,
     compiled: bool = False, fused: bool = False,
