@@ -88,8 +88,6 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
         file = storage.parquet_file(place.uri)
     except FileNotFoundError as error:
         raise CorpusError(f"{place.uri}: no such shard") from error
-    except OSError as error:
-        raise CorpusError(f"{place.uri}: its footer cannot be read: {_first_line(error)}") from error
     for name in COLUMNS:
         _check_column(place.uri, file.schema_arrow, name)
     metadata = file.metadata
