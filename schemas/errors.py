@@ -26,6 +26,10 @@ class StorageError(BertmillError):
     """A storage call that failed after its retries or that the credentials do not permit."""
 
 
+class DamagedParquetError(StorageError):
+    """A file with the marks of Parquet around a footer that cannot be read."""
+
+
 class StorageFullError(StorageError):
     """A disk or bucket that is full or has used up its quota."""
 

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from cluster.storage import local_files, ranged
 from cluster.storage.entries import FileInfo
-from schemas.errors import StorageError
+from schemas.errors import DamagedParquetError, StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -246,7 +246,8 @@ def open_stream(uri: str) -> IO[bytes]:
 def parquet_file(uri: str) -> pq.ParquetFile:
     """The Parquet file at ``uri``. Reads remote files by the ranges that Parquet plans.
 
-    Raises StorageError if it is not a Parquet file, for instance a truncated one.
+    Raises StorageError if it is not a Parquet file, for instance a truncated one, and DamagedParquetError
+    if only its footer cannot be read.
     """
     if scheme(uri) == "file":
         source: Any = local_files.open_read(uri)
@@ -259,7 +260,9 @@ def parquet_file(uri: str) -> pq.ParquetFile:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         source.close()
-        raise StorageError(f"{uri}: read as Parquet: {' '.join(str(error).split())}") from error
+        # pyarrow raises ArrowInvalid without the marks of Parquet, and OSError for the bytes between them.
+        kind = StorageError if isinstance(error, pa.ArrowInvalid) else DamagedParquetError
+        raise kind(f"{uri}: read as Parquet: {' '.join(str(error).split())}") from error
 
 
 def _backend(uri: str, operation: str) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from cluster import storage
 from schemas.arrays import I64
 from schemas.columns.shards import SHARD
-from schemas.errors import CorpusError
+from schemas.errors import CorpusError, DamagedParquetError
 from schemas.manifest import SequenceSet
 from schemas.shard_tables import ShardTable, parse_shard_table, row_groups
 from trainer.data.disk_cache import DiskCache
@@ -88,6 +88,9 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
         file = storage.parquet_file(place.uri)
     except FileNotFoundError as error:
         raise CorpusError(f"{place.uri}: no such shard") from error
+    except DamagedParquetError as error:
+        reason = _first_line(error.__cause__ or error)
+        raise CorpusError(f"{place.uri}: its footer cannot be read: {reason}") from error
     for name in COLUMNS:
         _check_column(place.uri, file.schema_arrow, name)
     metadata = file.metadata

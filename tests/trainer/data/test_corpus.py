@@ -155,7 +155,7 @@ def test_a_footer_of_the_right_size_and_the_wrong_bytes_is_named(tmp_path: Path)
     raw = bytearray(shard.read_bytes())
     raw[-2000:-8] = bytes(1992)
     shard.write_bytes(raw)
-    with pytest.raises(StorageError, match=r"shard-00000.parquet: read as Parquet: \S+"):
+    with pytest.raises(CorpusError, match=r"shard-00000.parquet: its footer cannot be read: \S+"):
         check_shards(shards_of(path))
 
 
