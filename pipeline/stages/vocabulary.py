@@ -116,8 +116,19 @@ def run_vocabulary(
             subwords, counts = ray.get(ray.remote(_train).remote(config, words))
         storage.put_bytes(folder.path(SUBWORDS), vocabulary_bytes(subwords))
         marker = folder.commit("vocabulary", [], counts)
+    else:
+        _progress(0, len(_bucket_ids(extracted)))
     subwords = storage.read_bytes(folder.path(SUBWORDS)).decode().split("\n")[:-1]
     return _write(config, subwords, _accents(config), marker.counts)
+
+
+def _bucket_ids(extracted: ExtractResult) -> list[str]:
+    size = sum(part.text_bytes for part in extracted.parts)
+    return [f"bucket-{bucket:05d}" for bucket in range(max(1, -(-size // BYTES_PER_BUCKET)))]
+
+
+def _progress(total: int, skipped: int) -> Progress:
+    return Progress("vocabulary", total, skipped=skipped, amount_name="distinct words", amount_scale=1)
 
 
 def _copy(config: BuildConfig, uri: str) -> VocabularyResult:
@@ -153,18 +164,11 @@ def _count(
     deduplicated: DedupResult,
 ) -> None:
     """Counts the words of the missing buckets and commits each bucket."""
-    size = sum(part.text_bytes for part in extracted.parts)
-    buckets = max(1, -(-size // BYTES_PER_BUCKET))
-    ids = [f"bucket-{bucket:05d}" for bucket in range(buckets)]
+    ids = _bucket_ids(extracted)
+    buckets = len(ids)
     finished = folder.finished()
     pending = np.array([bucket for bucket in range(buckets) if ids[bucket] not in finished], dtype=np.int64)
-    progress = Progress(
-        "vocabulary",
-        len(pending),
-        skipped=buckets - len(pending),
-        amount_name="distinct words",
-        amount_scale=1,
-    )
+    progress = _progress(len(pending), buckets - len(pending))
     removals = deduplicated.removals
     split = split_of(config)
     folding: Folding = {"cased": config.vocabulary.cased, "accents": _accents(config)}

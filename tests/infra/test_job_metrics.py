@@ -70,15 +70,11 @@ def test_all_stages_of_the_build_are_seen_to_their_end(seen: job_metrics.Evaluat
         for one in seen.panels["Progress of the stages/A"]
         if one["metric"]["build"] == "corpus"
     }
-    stages = [
+    # The last stage is short and may begin and end after the last report.
+    assert set(progress) | {"instances"} == {
         "templates", "template tables", "extract", "dedup-pages", "dedup-texts", "vocabulary", "instances",
-    ]  # fmt: skip
-    # The build may end after its last report, which then has only the first stages. All of these but the last
-    # one are done.
-    reported = stages[: len(progress)]
-    assert set(progress) == set(reported)
-    assert "extract" in reported
-    assert {name: progress[name][-1] for name in reported[:-1]} == dict.fromkeys(reported[:-1], 1.0)
+    }  # fmt: skip
+    assert {name for name, shares in progress.items() if shares[-1] == 1.0} >= set(progress) - {"instances"}
     failed = {one["metric"]["build"]: _values([one])[-1] for one in seen.panels["Failed units/A"]}
     assert failed == {"corpus": 0.0, "broken": 1.0}
 

@@ -33,10 +33,7 @@ def submit_jobs(head: RayHead, folder: Path) -> Path:
     dumps.mkdir(parents=True)
     for name in DUMPS:
         shutil.copy(ROOT / "sample" / "dumps" / f"{name}.xml.bz2", dumps)
-    files = [f"sample/dumps/{name}.xml.bz2" for name in DUMPS]
-    sources = _sources("wikipedia", "wikimedia", files)
-    built = _ray_job(head, checkout, home, "pipeline/build_corpus.py", "demo.yaml", sources, *_BUILD)
-    assert "tokens_left_over" in built
+    assert "tokens_left_over" in build(head, folder)
     phases = _phases(STEPS, 0)
     trained = _ray_job(head, checkout, home, "trainer/pretrain.py", "demo-train.yaml", phases, *_TRAIN)
     assert "finished" in trained
@@ -47,6 +44,17 @@ def submit_jobs(head: RayHead, folder: Path) -> Path:
     )  # fmt: skip
     assert "finished" in resumed
     return home
+
+
+def build(head: RayHead, folder: Path) -> str:
+    """Submits the build of submit_jobs, in the checkout that it made. Returns the output of the job.
+
+    A repeated build only reads what the first one committed.
+    """
+    sources = _sources("wikipedia", "wikimedia", [f"sample/dumps/{name}.xml.bz2" for name in DUMPS])
+    return _ray_job(
+        head, folder / "checkout", folder / "home", "pipeline/build_corpus.py", "demo.yaml", sources, *_BUILD
+    )
 
 
 def fail_build(head: RayHead, folder: Path) -> None:
