@@ -1,4 +1,4 @@
-"""The areas of ``bertmill explain``, each of which shows what one transform does to a text.
+"""The areas of ``bertmill explain``. Each area shows what one transform does to a text.
 
 Each area takes a record (a JSON object) and returns the fields of its answer. It raises KeyError for a
 missing field and InputError for a wrong one. `bertmill.cli.corpus.explain` turns both into an answer with

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from benchmarks.chaos.ranks import ChaosTrainer, note
 from schemas.errors import BertmillError
@@ -41,7 +42,7 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
     name = f"{settings['config']['run']['name']}-{time.time_ns()}-{os.getpid()}.jsonl"
     path = Path(os.environ["CHAOS_DIARY"]) / name
     SlowTrainer.diary = os.open(path, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-    loop.Trainer = SlowTrainer  # type: ignore[misc]
+    mock.patch.object(loop, "Trainer", SlowTrainer).start()
     return _work(settings)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -297,7 +298,7 @@ class Group:
             )  # fmt: skip
             ChaosTrainer.fault = self.fault
             ChaosTrainer.diary = os.open(self._diary, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
-            loop.Trainer = ChaosTrainer  # type: ignore[misc]
+            mock.patch.object(loop, "Trainer", ChaosTrainer).start()
             launcher = "torchrun" if self.world > 1 else "local"
             status = pretrain.main([*arguments, "--launcher", launcher])
         except BaseException:

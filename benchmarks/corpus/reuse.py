@@ -20,7 +20,7 @@ import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -59,7 +59,7 @@ _ADDED = b"\nOne more sentence was written in the month between the two snapshot
 class Tables(TemplatesResult):
     """Template tables in memory."""
 
-    tables: Mapping[str, TemplateTable] = None  # type: ignore[assignment]
+    tables: Mapping[str, TemplateTable] = field(default_factory=dict)
 
     def table_of(self, unit: Unit) -> TemplateTable:
         """The table of the unit's wiki."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import ray
@@ -62,9 +63,9 @@ def recorded_partitions(sizes: I64, pending: I64) -> list[Partition]:
 def without_ray_data() -> None:
     """Lets the stages use the loop above."""
     for module in (stage_templates, stage_extract, stage_split, shuffle):
-        module.map_items = map_in_process  # type: ignore[attr-defined]
-    shuffle.plan_partitions = recorded_partitions  # type: ignore[attr-defined]
-    stage_vocabulary.ray = _Immediately()  # type: ignore[attr-defined]
+        mock.patch.object(module, "map_items", map_in_process).start()
+    mock.patch.object(shuffle, "plan_partitions", recorded_partitions).start()
+    mock.patch.object(stage_vocabulary, "ray", _Immediately()).start()
 
 
 class _Immediately:

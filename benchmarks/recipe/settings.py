@@ -47,7 +47,7 @@ RECIPES: Mapping[str, Recipe] = {
     ),
     "multilingual": Recipe(
         name="multilingual",
-        # Tasks are learned in English, of which the multilingual files have little text.
+        # Fine-tuning uses English tasks, and the multilingual files contain little English.
         texts=(("multilingual*.jsonl.zst", None), ("english*.jsonl.zst", 40.0)),
         evaluation=("xquad/*", "tydiqa/*", "tydiqa/*/*", "sib200/*/*", "tatoeba/*"),
         columns=("panx/*", "ud/*", "ud_pud/*"),

@@ -178,7 +178,7 @@ def measure(case: Case, name: str) -> dict[str, Any]:
     found = [backward(dout) for _ in range(4)]
     equal = all(a.equal(b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
     operations = sum(length**2 for length in case.lengths) * width / 1e6
-    # Padded rows are run whole by autograd, so only the backward pass of a kept graph is a time of its own.
+    # Padded rows are run whole by autograd, so the backward pass is timed alone, on a kept graph.
     times = {
         "forward": _microseconds(partial(program, qkv, sequences, case.heads)) if name != "padded" else 0.0,
         "backward": _microseconds(lambda: backward(dout)),

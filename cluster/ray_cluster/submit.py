@@ -84,7 +84,7 @@ def connect(address: str | None) -> JobSubmissionClient:
 
 @contextmanager
 def _plain_errors(where: str) -> Iterator[None]:
-    """Reduces Ray's multi-line messages, some of which include a server traceback, to the reason."""
+    """Reduces Ray's multi-line messages, which may include a server traceback, to the reason."""
     try:
         yield
     except OSError as error:  # of requests, of aiohttp, and Ray's own ConnectionError

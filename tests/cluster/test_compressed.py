@@ -30,7 +30,7 @@ def test_a_file_is_read_whole_up_to_the_bound(
     path = tmp_path / f"Dev.TXT.{suffix}"
     path.write_bytes(COMPRESS[suffix](b"x" * (2 << 20)))
     assert read_decompressed(str(path)) == b"x" * (2 << 20)
-    # Two members, of which only the second exceeds the limit.
+    # Two members. Only the second exceeds the limit.
     path.write_bytes(COMPRESS[suffix](b"x" * (2 << 20)) + COMPRESS[suffix](b"x" * (2 << 20)))
     assert path.stat().st_size < 10_000
     for read in (read_decompressed, read_text, lambda uri: list(evaluation_texts(uri))):

@@ -152,7 +152,7 @@ def unescape(text: str) -> str:
 
 
 class _Characters(dict[str, str]):
-    """The character of an entity's name or number. Does not cache numbers, of which there are too many."""
+    """The character of an entity's name or number. Does not cache numbers, because there are too many."""
 
     def __missing__(self, reference: str) -> str:
         number = int(reference[2:], 16) if reference[1] == "x" else int(reference[1:])
