@@ -4,6 +4,9 @@ Only the GPU itself shows whether a kernel compiles, fits into shared memory and
 uses the run's own widths and lengths, so the run can reuse the kernels that Triton compiles for it.
 """
 
+from collections.abc import Callable, Iterable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -27,9 +30,14 @@ def fused_failure(config: ModelConfig, lengths: list[int], device: torch.device)
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # the run's random numbers do not depend on the trial
         torch.manual_seed(0)
-        for length in lengths:
+        trials: list[tuple[str, Callable[[], float]]] = [
+            (f"at length {length} they differ from plain layers", partial(_distance, config, length, device))
+            for length in lengths
+        ]
+        trials.append(("their losses differ from plain ones", partial(_loss_distance, device)))
+        for difference, distance_of in trials:
             try:
-                distance = max(_distance(config, length, device), _loss_distance(device))
+                distance = distance_of()
             except (BertmillError, RuntimeError, OSError) as error:
                 return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             except Exception as error:  # Triton's own errors have no common class
@@ -37,7 +45,7 @@ def fused_failure(config: ModelConfig, lengths: list[int], device: torch.device)
                     raise
                 return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             if not distance < _MOST_DISTANCE:
-                return f"at length {length} they differ from plain layers by {distance:.3g} (relative)"
+                return f"{difference} by {distance:.3g} (relative)"
     return None
 
 
@@ -61,8 +69,7 @@ def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
         torch.autograd.backward((hidden.float() * weights).sum())
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         found.append((hidden.detach().float(), torch.cat(gradients)))
-    pairs = zip(*found, strict=True)
-    return max(float((fused - plain).norm() / plain.norm()) for fused, plain in pairs)
+    return largest_distance(zip(*found, strict=True))
 
 
 def _loss_distance(device: torch.device) -> float:
@@ -76,7 +83,17 @@ def _loss_distance(device: torch.device) -> float:
             losses = chunked_token_losses(states, table, bias, targets, chunk=_TOKENS, fused=fused)
         gradients = torch.autograd.grad(losses.total, (states, table))
         found.append((losses.losses, torch.cat([gradient.flatten() for gradient in gradients])))
-    return max(float((one - plain).norm() / plain.norm()) for one, plain in zip(*found, strict=True))
+    return largest_distance(zip(*found, strict=True))
+
+
+def largest_distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """The largest relative distance of the first tensor of a pair from the second, or NaN if one is NaN.
+
+    >>> largest_distance([(torch.tensor([3.0]), torch.tensor([2.0])), (torch.ones(1), torch.ones(1))])
+    0.5
+    """
+    # Python's max would ignore a NaN that is not the first value.
+    return float(torch.stack([(one - other).norm() / other.norm() for one, other in pairs]).amax())
 
 
 def _batch(length: int, segments: int) -> MicroBatch:
