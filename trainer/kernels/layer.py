@@ -50,6 +50,8 @@ class LayerSpec(NamedTuple):
     dropout: float
     dtype: torch.dtype = torch.bfloat16
     """Of hidden states and products. Tests use fp32, because Triton's interpreter has no bf16 products."""
+    keeps_copies: bool = True
+    """Whether the weights in ``dtype`` stay until the backward pass, which otherwise makes them again."""
 
 
 class _Weights(NamedTuple):
@@ -102,12 +104,16 @@ def _linears(weights: _Weights, dtype: torch.dtype) -> _Linears:
     return _Linears(*(Linear(weight, bias) for weight, bias in pairs if weight is not None))
 
 
-def _flat(linears: _Linears) -> list[Tensor | None]:
-    return [tensor for linear in linears for tensor in linear]
+def _kept(linears: _Linears, spec: LayerSpec) -> list[Tensor | None]:
+    """What of the copies stays until the backward pass."""
+    return [tensor if spec.keeps_copies else None for linear in linears for tensor in linear]
 
 
-def _unflat(tensors: list[Any]) -> _Linears:
-    return _Linears(*(Linear(tensors[i], tensors[i + 1]) for i in (0, 2, 4, 6)))
+def _restored(kept: list[Any], weights: _Weights, spec: LayerSpec) -> _Linears:
+    """The copies that ``kept`` holds, or new ones."""
+    if not spec.keeps_copies:
+        return _linears(weights, spec.dtype)
+    return _Linears(*(Linear(kept[i], kept[i + 1]) for i in (0, 2, 4, 6)))
 
 
 class _PostNormLayer(torch.autograd.Function):
@@ -125,8 +131,9 @@ class _PostNormLayer(torch.autograd.Function):
         last = add_norm(middle.y, fed, Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps), drops[1])
         ctx.sequences, ctx.spec, ctx.drops = sequences, spec, drops
         ctx.save_for_backward(
-            x, *saved, attended, *middle, *kept, fed, last.mean, last.scale, *_flat(linears), *parameters
-        )
+            x, *saved, attended, *middle, *kept, fed, last.mean, last.scale, *_kept(linears, spec),
+            *parameters,
+        )  # fmt: skip
         return last.y
 
     @staticmethod
@@ -136,8 +143,9 @@ class _PostNormLayer(torch.autograd.Function):
         x, qkv, mixed, logsum, attended, y1, mean1, scale1, before, inner, fed, mean2, scale2, *rest = (
             ctx.saved_tensors
         )
-        linears, weights = _unflat(rest[:8]), _Weights(*rest[8:])
         spec: LayerSpec = ctx.spec
+        weights = _Weights(*rest[8:])
+        linears = _restored(rest[:8], weights, spec)
         norm = Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps)
         last = add_norm_backward(dy.contiguous(), y1, fed, norm, Normed(y1, mean2, scale2), ctx.drops[1])
         # In place: the gradient along the residual and the one through the sublayer are one sum. Without
@@ -184,7 +192,9 @@ class _PreNormLayer(torch.autograd.Function):
         middle, second = residual_norm(total, attended, norm, drops[1])
         fed, kept = feed_forward(second.y, linears.up, linears.down, spec.activation)
         ctx.sequences, ctx.spec, ctx.drops, ctx.adds = sequences, spec, drops, branch is not None
-        ctx.save_for_backward(total, *first, *saved, middle, *second, *kept, *_flat(linears), *parameters)
+        ctx.save_for_backward(
+            total, *first, *saved, middle, *second, *kept, *_kept(linears, spec), *parameters
+        )
         # The sum itself and not a view: the caller's autograd sees two outputs of one function.
         return middle, fed
 
@@ -195,8 +205,9 @@ class _PreNormLayer(torch.autograd.Function):
         (total, y1, mean1, scale1, qkv, mixed, logsum, middle, y2, mean2, scale2, before, inner, *rest) = (
             ctx.saved_tensors
         )
-        linears, weights = _unflat(rest[:8]), _Weights(*rest[8:])
         spec: LayerSpec = ctx.spec
+        weights = _Weights(*rest[8:])
+        linears = _restored(rest[:8], weights, spec)
         dy = d_branch.contiguous()
         feed = feed_forward_backward(
             dy, y2, Fed(before, inner), linears.up, linears.down, spec.activation, None

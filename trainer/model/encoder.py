@@ -1,6 +1,8 @@
 """Embeddings and transformer layers: from packed ids to hidden states."""
 
 import math
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +13,7 @@ from trainer.model.attention import Layout, Reach, VarlenLayout, reach_of, rotar
 from trainer.model.config import ModelConfig
 
 Rotary = dict[bool, tuple[Tensor, Tensor]]
+Result = TypeVar("Result")
 
 
 def layer_norm(size: int, config: ModelConfig) -> nn.LayerNorm:
@@ -115,6 +118,14 @@ class Layer(nn.Module):
         normed: Tensor = self.feed_forward_norm(hidden + self._drop(self.feed_forward(hidden)))
         return normed
 
+    def fused(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """``function`` of ``arguments`` and this layer, whose weights it reads.
+
+        Hand-written layers run through this method, because weights that are sharded over ranks are whole
+        only while a method that fully_shard knows runs.
+        """
+        return function(*arguments, self)
+
     def _drop(self, tensor: Tensor) -> Tensor:
         return F.dropout(tensor, self.dropout, self.training)
 
@@ -126,6 +137,8 @@ class Encoder(nn.Module):
         super().__init__()
         self.config = config
         self.fused = False
+        self.keeps_copies = True
+        """Whether fused layers keep the bf16 copies of their weights until the backward pass."""
         self.recompute_layers = 0
         """The number of first layers that recompute their activations in the backward pass."""
         self.embeddings = Embeddings(config)

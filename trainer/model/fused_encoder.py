@@ -30,7 +30,7 @@ def fused_encoder(
     """
     config: ModelConfig = encoder.config
     sequences = Sequences(layout.cu_seqlens, layout.max_seqlen, positions)
-    specs = _specs(config, layout.max_seqlen, ids.device, training=encoder.training)
+    specs = _specs(encoder, layout.max_seqlen, ids.device)
     hidden = fused_embeddings(ids, segments, sequences, specs[False], encoder.embeddings)
     if encoder.embeddings.projection is not None:
         hidden = encoder.embeddings.projection(hidden)
@@ -40,10 +40,9 @@ def fused_encoder(
     return layers(encoder, hidden, sequences, specs, kept)
 
 
-def _specs(
-    config: ModelConfig, max_seqlen: int, device: torch.device, *, training: bool
-) -> dict[bool, LayerSpec]:
+def _specs(encoder: Any, max_seqlen: int, device: torch.device) -> dict[bool, LayerSpec]:
     """What a global (False) and a local (True) layer compute."""
+    config: ModelConfig = encoder.config
     specs = {}
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
     for local in (False, True):
@@ -52,8 +51,10 @@ def _specs(
             base = config.rotary_base_local if local else config.rotary_base
             table = rotary_cache(config.head_size, base, max_seqlen, device)
         attention = AttentionSpec(config.heads, (reach.before, reach.after), table)
-        dropout = config.hidden_dropout if training else 0.0
-        specs[local] = LayerSpec(attention, config.activation, config.norm_eps, dropout, dtype)
+        dropout = config.hidden_dropout if encoder.training else 0.0
+        specs[local] = LayerSpec(
+            attention, config.activation, config.norm_eps, dropout, dtype, encoder.keeps_copies
+        )
     return specs
 
 
@@ -83,8 +84,8 @@ def _post_norm_layers(
     kept: list[Tensor] | None,
 ) -> Tensor:
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
-        run = _recomputed(fused_post_norm_layer) if _recomputes(encoder, number) else fused_post_norm_layer
-        hidden = run(hidden, sequences, spec, layer)
+        run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
+        hidden = run(fused_post_norm_layer, hidden, sequences, spec)
         if kept is not None:
             kept.append(hidden)
     return hidden
@@ -101,8 +102,8 @@ def _pre_norm_layers(
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
         if kept is not None and branch is not None:
             kept.append(residual + branch)
-        run = _recomputed(fused_pre_norm_layer) if _recomputes(encoder, number) else fused_pre_norm_layer
-        residual, branch = run(residual, branch, sequences, spec, layer)
+        run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
+        residual, branch = run(fused_pre_norm_layer, residual, branch, sequences, spec)
     assert branch is not None  # noqa: S101 - a model has a layer
     hidden = fused_final_norm(residual, branch, specs[False], encoder.final_norm)
     if kept is not None:
