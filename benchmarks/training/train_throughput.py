@@ -6,8 +6,8 @@ A case is a size, a length, a vocabulary and a distribution of row lengths. A va
 settings. Every run is a separate process with a time limit, so a failure does not affect the others. "ours"
 is the trainer itself (trainer/run/loop.py) reading shards. transformers gets the same rows, padded, from
 memory. MFU = operations of the model's matrix products for the real tokens (trainer/monitoring/flops.py:
-forward and backward, the head at masked positions only, for all variants alike) / seconds / the card's dense
-bf16 peak.
+forward and backward, the head at masked positions only, in the last layer nothing but keys and values at
+positions that no head reads, for all variants alike) / seconds / the card's dense bf16 peak.
 """
 
 import argparse
@@ -286,7 +286,7 @@ def transformers(case: str, variant: str, corpus: Path, arguments: argparse.Name
     return {
         "rows_per_second": count / seconds,
         "tokens_per_second": real / seconds,
-        "mfu": training_flops(shape, real, squares, masked) / seconds / peak if peak else 0.0,
+        "mfu": training_flops(shape, real, squares, masked, masked + count) / seconds / peak if peak else 0.0,
         "step_seconds": seconds,
         "rows_per_step": count,
         "first_line_seconds": first_line,

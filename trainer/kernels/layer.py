@@ -8,6 +8,9 @@ matrices leave their product in fp32. The formulas are those of trainer/model/en
 
 A post-norm layer maps hidden states to hidden states. A pre-norm layer maps a residual sum and the last
 branch, not yet added to it, to the same two, so that adding a branch and the norm after it are one pass.
+
+Either layer with ``rows``, indices int64 [N] of tokens, returns only the hidden states of these. What follows
+attention is computed for them alone, and dropout draws its masks by their places among the N.
 """
 
 from typing import Any, NamedTuple
@@ -37,6 +40,8 @@ from trainer.kernels.sublayers import (
     attend_backward,
     feed_forward,
     feed_forward_backward,
+    put_rows,
+    take_rows,
 )
 from trainer.kernels.table_gradient import table_gradient
 
@@ -118,18 +123,20 @@ def _restored(kept: list[Any], weights: _Weights, spec: LayerSpec) -> _Linears:
 
 class _PostNormLayer(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, sequences: Sequences, spec: LayerSpec, *parameters: Tensor) -> Tensor:
-        """bf16 [T, width] -> [T, width]. ``parameters`` are those of _Weights."""
+    def forward(
+        ctx: Any, x: Tensor, sequences: Sequences, spec: LayerSpec, rows: Tensor | None, *parameters: Tensor
+    ) -> Tensor:
+        """bf16 [T, width] -> [N, width]. ``parameters`` are those of _Weights."""
         weights = _Weights(*parameters)
         linears = _linears(weights, spec.dtype)
         drops = draw_dropout(spec.dropout), draw_dropout(spec.dropout)
-        attended, saved = attend(x, linears.qkv, linears.output, sequences, spec.attention)
+        attended, saved = attend(x, linears.qkv, linears.output, sequences, spec.attention, rows)
         assert weights.attention_gain is not None  # noqa: S101 - a post-norm layer always has both norms
         norm = Norm(weights.attention_gain, weights.attention_norm_bias, spec.eps)
-        middle = add_norm(x, attended, norm, drops[0])
+        middle = add_norm(take_rows(x, rows), attended, norm, drops[0])
         fed, kept = feed_forward(middle.y, linears.up, linears.down, spec.activation)
         last = add_norm(middle.y, fed, Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps), drops[1])
-        ctx.sequences, ctx.spec, ctx.drops = sequences, spec, drops
+        ctx.sequences, ctx.spec, ctx.drops, ctx.rows = sequences, spec, drops, rows
         ctx.save_for_backward(
             x, *saved, attended, *middle, *kept, fed, last.mean, last.scale, *_kept(linears, spec),
             *parameters,
@@ -144,7 +151,7 @@ class _PostNormLayer(torch.autograd.Function):
             ctx.saved_tensors
         )
         spec: LayerSpec = ctx.spec
-        weights = _Weights(*rest[8:])
+        weights, rows = _Weights(*rest[8:]), ctx.rows
         linears = _restored(rest[:8], weights, spec)
         norm = Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps)
         last = add_norm_backward(dy.contiguous(), y1, fed, norm, Normed(y1, mean2, scale2), ctx.drops[1])
@@ -155,13 +162,14 @@ class _PostNormLayer(torch.autograd.Function):
         )
         assert weights.attention_gain is not None  # noqa: S101 - as in forward
         norm = Norm(weights.attention_gain, weights.attention_norm_bias, spec.eps)
-        first = add_norm_backward(feed.x, x, attended, norm, Normed(y1, mean1, scale1), ctx.drops[0])
+        normed = Normed(y1, mean1, scale1)
+        first = add_norm_backward(feed.x, take_rows(x, rows), attended, norm, normed, ctx.drops[0])
         attention = attend_backward(
             first.branch, x, Attended(qkv, mixed, logsum), linears.qkv, linears.output,
-            ctx.sequences, spec.attention, first.x,
+            ctx.sequences, spec.attention, rows, put_rows(first.x, rows, x.shape[0]),
         )  # fmt: skip
         return (
-            attention.x, None, None,
+            attention.x, None, None, None,
             attention.first_weight, attention.first_bias, attention.second_weight, first.branch_bias,
             first.gain, first.bias,
             feed.first_weight, feed.first_bias, feed.second_weight, last.branch_bias,
@@ -173,7 +181,7 @@ class _PreNormLayer(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, residual: Tensor, branch: Tensor | None, sequences: Sequences, spec: LayerSpec,
-        *parameters: Tensor,
+        rows: Tensor | None, *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """A residual sum and a branch to be added to it, bf16 [T, width], to the same after this layer."""
         weights = _Weights(*parameters)
@@ -187,11 +195,12 @@ class _PreNormLayer(torch.autograd.Function):
                 total, first = residual, plain_norm(residual, norm)
             else:
                 total, first = residual_norm(residual, branch, norm, drops[0])
-        attended, saved = attend(first.y, linears.qkv, linears.output, sequences, spec.attention)
+        attended, saved = attend(first.y, linears.qkv, linears.output, sequences, spec.attention, rows)
         norm = Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps)
-        middle, second = residual_norm(total, attended, norm, drops[1])
+        middle, second = residual_norm(take_rows(total, rows), attended, norm, drops[1])
         fed, kept = feed_forward(second.y, linears.up, linears.down, spec.activation)
-        ctx.sequences, ctx.spec, ctx.drops, ctx.adds = sequences, spec, drops, branch is not None
+        ctx.sequences, ctx.spec, ctx.drops, ctx.rows = sequences, spec, drops, rows
+        ctx.adds = branch is not None
         ctx.save_for_backward(
             total, *first, *saved, middle, *second, *kept, *_kept(linears, spec), *parameters
         )
@@ -206,7 +215,7 @@ class _PreNormLayer(torch.autograd.Function):
             ctx.saved_tensors
         )
         spec: LayerSpec = ctx.spec
-        weights = _Weights(*rest[8:])
+        weights, rows = _Weights(*rest[8:]), ctx.rows
         linears = _restored(rest[:8], weights, spec)
         dy = d_branch.contiguous()
         feed = feed_forward_backward(
@@ -217,23 +226,23 @@ class _PreNormLayer(torch.autograd.Function):
         second = residual_norm_backward(
             feed.x, d_residual.contiguous(), middle, norm, Normed(y2, mean2, scale2), ctx.drops[1]
         )
-        gain = weights.attention_gain
+        gain, d_residual = weights.attention_gain, put_rows(second.x, rows, total.shape[0])
         attention = attend_backward(
             second.branch, y1, Attended(qkv, mixed, logsum), linears.qkv, linears.output,
-            ctx.sequences, spec.attention, second.x if gain is None else None,
+            ctx.sequences, spec.attention, rows, d_residual if gain is None else None,
         )  # fmt: skip
         d_total, d_before, d_gain, d_bias = attention.x, None, None, None
         if gain is not None:
             norm = Norm(gain, weights.attention_norm_bias, spec.eps)
             normed = Normed(y1, mean1, scale1)
             if ctx.adds:
-                first = residual_norm_backward(attention.x, second.x, total, norm, normed, ctx.drops[0])
+                first = residual_norm_backward(attention.x, d_residual, total, norm, normed, ctx.drops[0])
                 d_before = first.branch
             else:
-                first = plain_norm_backward(attention.x, second.x, total, norm, normed)
+                first = plain_norm_backward(attention.x, d_residual, total, norm, normed)
             d_total, d_gain, d_bias = first.x, first.gain, first.bias
         return (
-            d_total, d_before, None, None,
+            d_total, d_before, None, None, None,
             attention.first_weight, attention.first_bias, attention.second_weight, second.branch_bias,
             d_gain, d_bias,
             feed.first_weight, feed.first_bias, feed.second_weight, d_down_bias,
@@ -298,32 +307,36 @@ class _Embeddings(torch.autograd.Function):
         return None, None, None, None, found.gain, d_bias, d_word, d_position, d_segment
 
 
-def fused_post_norm_layer(x: Tensor, sequences: Sequences, spec: LayerSpec, layer: Any) -> Tensor:
+def fused_post_norm_layer(
+    x: Tensor, sequences: Sequences, spec: LayerSpec, rows: Tensor | None, layer: Any
+) -> Tensor:
     """The output bf16 [T, width] of ``layer``, a post-norm encoder.Layer, for contiguous x bf16 [T, width].
 
-    Raises BertmillError when cuBLASLt refuses.
+    Only that of ``rows``, bf16 [N, width], if they are given. Raises BertmillError when cuBLASLt refuses.
     """
     y: Tensor = _PostNormLayer.apply(  # type: ignore[no-untyped-call]  # torch's
-        x, sequences, spec, *_Weights.of(layer)
+        x, sequences, spec, rows, *_Weights.of(layer)
     )
     return y
 
 
 def fused_pre_norm_layer(
-    residual: Tensor, branch: Tensor | None, sequences: Sequences, spec: LayerSpec, layer: Any
-) -> tuple[Tensor, Tensor]:
+    residual: Tensor, branch: Tensor | None, sequences: Sequences, spec: LayerSpec, rows: Tensor | None,
+    layer: Any,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The residual sum and the branch to be added to it, bf16 [T, width], after a pre-norm encoder.Layer.
 
-    ``branch`` is None for the first layer. Raises BertmillError when cuBLASLt refuses.
+    Only those of ``rows``, bf16 [N, width], if they are given. ``branch`` is None for the first layer. Raises
+    BertmillError when cuBLASLt refuses.
     """
     residual, branch = _PreNormLayer.apply(  # type: ignore[no-untyped-call]  # torch's
-        residual, branch, sequences, spec, *_Weights.of(layer)
+        residual, branch, sequences, spec, rows, *_Weights.of(layer)
     )
     return residual, branch
 
 
 def fused_final_norm(residual: Tensor, branch: Tensor, spec: LayerSpec, norm: Any) -> Tensor:
-    """The norm, bf16 [T, width], of the residual sum with its last branch added to it."""
+    """The norm, bf16 [rows, width], of the residual sum with its last branch added to it."""
     y: Tensor = _FinalNorm.apply(  # type: ignore[no-untyped-call]  # torch's
         residual, branch, spec.eps, draw_dropout(spec.dropout), norm.weight, norm.bias
     )

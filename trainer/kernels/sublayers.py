@@ -2,10 +2,14 @@
 
 Plain functions on bf16 tensors [T, width]. ``layer`` puts norms and residual sums around them. Gradients of
 matrices and biases are fp32. The formulas are those of trainer/model/encoder.py.
+
+The last layer of an encoder goes on after attention with the N of T tokens whose hidden states are used:
+``rows`` int64 [N] are their indices.
 """
 
 from typing import Literal, NamedTuple
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -48,22 +52,42 @@ class SublayerGradients(NamedTuple):
     second_weight: Tensor
 
 
+def take_rows(x: Tensor, rows: Tensor | None) -> Tensor:
+    """The ``rows`` [N, width] of ``x`` [T, width], or ``x`` itself for None."""
+    return x if rows is None else x.index_select(0, rows)
+
+
+def put_rows(dy: Tensor, rows: Tensor | None, tokens: int) -> Tensor:
+    """The gradient [``tokens``, width] of x for that of take_rows(x, rows), or ``dy`` itself for None.
+
+    The sum is exact, in any order, where at most two of the rows of a token have a gradient other than 0.
+    No more have one in pretraining: a token is masked once and is first once, and fillers have none.
+    """
+    if rows is None:
+        return dy
+    return torch.zeros(tokens, dy.shape[1], dtype=dy.dtype, device=dy.device).index_add_(0, rows, dy)
+
+
 def attend(
-    x: Tensor, qkv: Linear, output: Linear, sequences: Sequences, spec: AttentionSpec
+    x: Tensor, qkv: Linear, output: Linear, sequences: Sequences, spec: AttentionSpec, rows: Tensor | None
 ) -> tuple[Tensor, Attended]:
-    """Multi-head attention [T, width] -> [T, width], and what its backward pass needs."""
+    """Multi-head attention [T, width] -> [N, width] of ``rows``, and what its backward pass needs."""
     product = linear(x, qkv.weight, qkv.bias)
     mixed, logsum = attention_forward(product, sequences, spec)
-    return linear(mixed, output.weight, output.bias), Attended(product, mixed, logsum)
+    attended = Attended(product, mixed, logsum)
+    return linear(take_rows(mixed, rows), output.weight, output.bias), attended
 
 
 def attend_backward(
     dy: Tensor, x: Tensor, attended: Attended, qkv: Linear, output: Linear,
-    sequences: Sequences, spec: AttentionSpec, residual: Tensor | None,
+    sequences: Sequences, spec: AttentionSpec, rows: Tensor | None, residual: Tensor | None,
 ) -> SublayerGradients:  # fmt: skip
-    """The gradients of attend for ``dy``. ``residual`` is a gradient of x from elsewhere, overwritten."""
-    d_output = weight_gradient(dy, attended.out)
-    d_mixed = input_gradient(dy, output.weight)
+    """The gradients of attend for ``dy`` [N, width].
+
+    ``residual`` is a gradient of x [T, width] from elsewhere, overwritten.
+    """
+    d_output = weight_gradient(dy, take_rows(attended.out, rows))
+    d_mixed = put_rows(input_gradient(dy, output.weight), rows, x.shape[0])
     dqkv, d_bias = attention_backward(d_mixed, attended, sequences, spec, bias=qkv.bias is not None)
     d_qkv = weight_gradient(dqkv, x)
     dx = _input_gradient(dqkv, qkv.weight, residual)

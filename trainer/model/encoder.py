@@ -147,10 +147,15 @@ class Encoder(nn.Module):
         self.final_norm = layer_norm(config.hidden_size, config) if config.norm == "pre" else None
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout
-    ) -> Tensor:
-        """The last hidden states [T, hidden] of flat ids [T]."""
-        return self._run(input_ids, token_type_ids, position_ids, layout, None)
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout,
+        rows: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        """The last hidden states [T, hidden] of flat ids [T].
+
+        With ``rows``, int64 [N], only those of these tokens, [N, hidden]. Fused layers then leave out the
+        others in the last layer.
+        """
+        return self._run(input_ids, token_type_ids, position_ids, layout, None, rows)
 
     def states(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout
@@ -162,14 +167,14 @@ class Encoder(nn.Module):
 
     def _run(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout,
-        kept: list[Tensor] | None,
+        kept: list[Tensor] | None, rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
         """Returns the last hidden states, and appends the states of all layers to ``kept`` if it is given."""
         if self.fused and isinstance(layout, VarlenLayout):
             # Imported here, because only CUDA builds of torch bring Triton.
             from trainer.model.fused_encoder import fused_encoder
 
-            return fused_encoder(self, input_ids, token_type_ids, position_ids, layout, kept)
+            return fused_encoder(self, input_ids, token_type_ids, position_ids, layout, kept, rows)
         config = self.config
         hidden: Tensor = self.embeddings(input_ids, token_type_ids, position_ids)
         rotary = self._rotary(position_ids)
@@ -187,7 +192,7 @@ class Encoder(nn.Module):
             hidden = self.final_norm(hidden)
         if kept is not None:
             kept.append(hidden)
-        return hidden
+        return hidden if rows is None else hidden.index_select(0, rows)
 
     def _rotary(self, position_ids: Tensor) -> Rotary:
         config = self.config

@@ -22,11 +22,13 @@ from trainer.model.config import ModelConfig
 
 def fused_encoder(
     encoder: Any, ids: Tensor, segments: Tensor, positions: Tensor, layout: VarlenLayout,
-    kept: list[Tensor] | None,
+    kept: list[Tensor] | None, rows: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The last hidden states [T, hidden] of ``encoder``, an encoder.Encoder, in autocast's type.
 
-    All hidden states are put into ``kept``, if given. Raises BertmillError when cuBLASLt refuses.
+    Only those of ``rows``, int64 [N], if they are given: the last layer computes no others after attention.
+    All hidden states are put into ``kept``, if it is given, which needs all rows. Raises BertmillError when
+    cuBLASLt refuses.
     """
     config: ModelConfig = encoder.config
     sequences = Sequences(layout.cu_seqlens, layout.max_seqlen, positions)
@@ -37,7 +39,7 @@ def fused_encoder(
     if kept is not None:
         kept.append(hidden)
     layers = _pre_norm_layers if config.norm == "pre" else _post_norm_layers
-    return layers(encoder, hidden, sequences, specs, kept)
+    return layers(encoder, hidden, sequences, specs, kept, rows)
 
 
 def _specs(encoder: Any, max_seqlen: int, device: torch.device) -> dict[bool, LayerSpec]:
@@ -82,10 +84,12 @@ def _post_norm_layers(
     sequences: Sequences,
     specs: dict[bool, LayerSpec],
     kept: list[Tensor] | None,
+    rows: Tensor | None,
 ) -> Tensor:
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
         run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
-        hidden = run(fused_post_norm_layer, hidden, sequences, spec)
+        used = rows if number + 1 == encoder.config.layers else None
+        hidden = run(fused_post_norm_layer, hidden, sequences, spec, used)
         if kept is not None:
             kept.append(hidden)
     return hidden
@@ -97,13 +101,15 @@ def _pre_norm_layers(
     sequences: Sequences,
     specs: dict[bool, LayerSpec],
     kept: list[Tensor] | None,
+    rows: Tensor | None,
 ) -> Tensor:
     residual, branch = hidden, None
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
         if kept is not None and branch is not None:
             kept.append(residual + branch)
         run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
-        residual, branch = run(fused_pre_norm_layer, residual, branch, sequences, spec)
+        used = rows if number + 1 == encoder.config.layers else None
+        residual, branch = run(fused_pre_norm_layer, residual, branch, sequences, spec, used)
     assert branch is not None  # noqa: S101 - a model has a layer
     hidden = fused_final_norm(residual, branch, specs[False], encoder.final_norm)
     if kept is not None:

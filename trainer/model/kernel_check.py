@@ -50,7 +50,10 @@ def fused_failure(config: ModelConfig, lengths: list[int], device: torch.device)
 
 
 def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
-    """The largest relative distance of fused from plain: of hidden states and of all gradients together."""
+    """The largest relative distance of fused from plain: of hidden states and of all gradients together.
+
+    Once with the last hidden states of all tokens, and once with those of masked tokens only.
+    """
     layers = 1 if config.share_layers else 2
     small = {**config.model_dump(), "layers": layers, "vocab_size": _VOCABULARY, "hidden_dropout": 0.0}
     # Weights large enough for every sublayer to change the hidden states as much as the embeddings do.
@@ -60,15 +63,18 @@ def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
     model.kernel = "varlen"
     batch = _batch(length, config.segments or 1).to(device)
     weights = torch.randn(batch.tokens, config.hidden_size, device=device)
-    found: list[tuple[Tensor, Tensor]] = []
+    found: list[list[Tensor]] = []
     for fused in (True, False):
         model.encoder.fused = fused
-        model.zero_grad(set_to_none=True)
-        with torch.autocast(device.type, torch.bfloat16):
-            hidden = model.encode(batch)
-        torch.autograd.backward((hidden.float() * weights).sum())
-        gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
-        found.append((hidden.detach().float(), torch.cat(gradients)))
+        tensors: list[Tensor] = []
+        for masked_only in (False, True):
+            model.zero_grad(set_to_none=True)
+            with torch.autocast(device.type, torch.bfloat16):
+                hidden = model.encode_used(batch)[0] if masked_only else model.encode(batch)
+            torch.autograd.backward((hidden.float() * weights[: len(hidden)]).sum())
+            gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+            tensors += [hidden.detach().float(), torch.cat(gradients)]
+        found.append(tensors)
     return largest_distance(zip(*found, strict=True))
 
 
@@ -104,15 +110,15 @@ def _batch(length: int, segments: int) -> MicroBatch:
     lengths += [length] * (rest // length) + [rest % length]
     positions = torch.cat([torch.arange(one) for one in lengths])
     count = len(lengths)
-    nothing = torch.zeros(0, dtype=torch.int64)
+    masked = torch.arange(0, tokens, 5)
     return MicroBatch(
         input_ids=torch.randint(0, _VOCABULARY, (tokens,)),
         token_type_ids=torch.randint(0, segments, (tokens,)),
         position_ids=positions,
         cu_seqlens=torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
         max_seqlen=length,
-        masked_index=nothing,
-        masked_ids=nothing,
+        masked_index=masked,
+        masked_ids=torch.zeros_like(masked),
         next_sentence_labels=torch.full((count,), -1),
         sample_ids=torch.arange(count),
         lang_ids=torch.zeros(count, dtype=torch.int64),

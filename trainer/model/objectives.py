@@ -137,9 +137,8 @@ class PretrainingLoss(nn.Module):
 
     def forward(self, batch: MicroBatch, totals: Tensor) -> LossSums:
         """The loss of ``batch`` in a global batch with ``totals`` targets, int64 [4] as in Targets."""
-        hidden = self.model.encode(batch)
-        masked = hidden.index_select(0, batch.masked_index)
-        return self._after_encoder(masked, self.model.first_tokens(hidden, batch), batch, totals)
+        masked, first = self.model.encode_used(batch)
+        return self._after_encoder(masked, first, batch, totals)
 
     def compile_after_encoder(self, mode: str | None = None, *, dynamic: bool | None = None) -> None:
         """Compiles only the part after the encoder, for an encoder with hand-written kernels."""

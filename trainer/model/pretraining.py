@@ -119,8 +119,7 @@ class BertPretraining(nn.Module):
         """The hidden states of the first token of each sequence, [n, hidden], or None without a pooler."""
         if self.pooler is None:
             return None
-        # An empty filler at the end starts at T, one past the last token.
-        return hidden.index_select(0, batch.cu_seqlens[:-1].long().clamp(max=batch.tokens - 1))
+        return hidden.index_select(0, _first_index(batch))
 
     @property
     def word_weight(self) -> Tensor:
@@ -132,6 +131,23 @@ class BertPretraining(nn.Module):
         layout = self.layout(batch)
         hidden: Tensor = self.encoder(batch.input_ids, batch.token_type_ids, batch.position_ids, layout)
         return hidden
+
+    def encode_used(self, batch: MicroBatch) -> tuple[Tensor, Tensor | None]:
+        """The last hidden states of masked tokens [M, hidden] and of first tokens [n, hidden].
+
+        The latter are None without a pooler. The loss of pretraining uses no others, so fused layers leave
+        out the others in the last layer.
+        """
+        firsts = 0 if self.pooler is None else batch.sequences
+        if not self.encoder.fused or not len(batch.masked_index) + firsts:
+            hidden = self.encode(batch)
+            return hidden.index_select(0, batch.masked_index), self.first_tokens(hidden, batch)
+        rows = torch.cat([batch.masked_index, _first_index(batch)[:firsts]])
+        states: Tensor = self.encoder(
+            batch.input_ids, batch.token_type_ids, batch.position_ids, self.layout(batch), rows
+        )
+        masked, first = states.split([len(batch.masked_index), firsts])
+        return masked, None if self.pooler is None else first
 
     def hidden_states(self, batch: MicroBatch) -> list[Tensor]:
         """All hidden states, each [T, hidden]: of the embeddings, then of every layer."""
@@ -173,6 +189,11 @@ class BertPretraining(nn.Module):
             return None
         logits: Tensor = self.pair_head(self.pooled(hidden, batch))
         return logits
+
+
+def _first_index(batch: MicroBatch) -> Tensor:
+    """int64 [n]: the first token of each sequence. That of an empty filler at the end is the last token."""
+    return batch.cu_seqlens[:-1].long().clamp(max=batch.tokens - 1)
 
 
 def parameter_count(model: nn.Module) -> int:

@@ -23,24 +23,32 @@ _PEAK_TFLOPS = {
 }
 
 
-def training_flops(model: ModelConfig, tokens: float, squares: float, targets: float) -> float:
-    """FLOPs of a forward and a backward pass. A multiply-add counts as two.
+def training_flops(
+    model: ModelConfig, tokens: float, squares: float, targets: float, used: float | None = None
+) -> float:
+    """FLOPs that the objective needs, forward and backward. A multiply-add counts as two.
 
     ``tokens`` are real tokens, ``squares`` is the sum of the squared lengths of their sequences, and
-    ``targets`` are the masked tokens, which alone pass through the MLM head. As usual for MFU (Chowdhery et
+    ``targets`` are the masked tokens, which alone pass through the MLM head. ``used`` is the number of tokens
+    whose last hidden states the objective uses (None: all). In the last layer the others need only keys and
+    values, so nothing else of theirs counts, whether it is computed or not. As usual for MFU (Chowdhery et
     al. 2022, appendix B), norms, softmax, dropout and recomputation to save memory do not count.
     """
     matrices = 3 if model.activation == "geglu" else 2
-    layer = 4 * model.hidden_size**2 + matrices * model.hidden_size * model.intermediate_size
+    share = 1.0 if used is None else used / tokens
+    layers = model.layers - 1 + share
+    keys_and_values = 2 * model.hidden_size**2
+    rest = 2 * model.hidden_size**2 + matrices * model.hidden_size * model.intermediate_size
     attended = sum(
-        min(squares, tokens * model.local_window) if model.is_local(number) else squares
+        (min(squares, tokens * model.local_window) if model.is_local(number) else squares)
+        * (share if number == model.layers - 1 else 1.0)
         for number in range(model.layers)
     )
     head = model.embedding_size * (model.hidden_size + model.vocab_size)
     factorised = model.embedding_size < model.hidden_size
     embedding = model.embedding_size * model.hidden_size if factorised else 0
-    products = tokens * (model.layers * layer + embedding) + 2 * model.hidden_size * attended + targets * head
-    return 6.0 * products
+    per_token = model.layers * keys_and_values + layers * rest + embedding
+    return 6.0 * (tokens * per_token + 2 * model.hidden_size * attended + targets * head)
 
 
 def peak_flops(device: "torch.device", precision: "torch.dtype") -> float | None:

@@ -126,7 +126,7 @@ class Reporter:
             failed_log_writes=self._log.failed_writes,
             failed_log_uploads=self._log.failed_uploads,
             failed_tracker_writes=self._log.failed_tracker_writes,
-            mfu=self._mfu(totals.masked_tokens),
+            mfu=self._mfu(totals),
             checkpoint_seconds=checkpoint.seconds if checkpoint else None,
             checkpoint_stall_seconds=checkpoint.stall if checkpoint else None,
         )
@@ -137,13 +137,16 @@ class Reporter:
         self._check_skips(norm)
         return record
 
-    def _mfu(self, masked_tokens: int) -> float | None:
+    def _mfu(self, figures: PretrainingFigures) -> float | None:
         """Model FLOP/s utilization: the used share of the devices' peak FLOP/s, or None if it is unknown."""
         peak = peak_flops(self._ranks.device, self._network.precision)
         if peak is None:
             return None
-        meter = self.meter
-        flops = training_flops(self._network.config, meter.tokens, meter.squared_lengths, masked_tokens)
+        meter, model, masked = self.meter, self._network.config, figures.masked_tokens
+        used: int | None = masked + (figures.sequences if model.pair_objective != "none" else 0)
+        if self._config.objective is not None or self._config.distillation is not None:
+            used = None
+        flops = training_flops(model, meter.tokens, meter.squared_lengths, masked, used)
         return flops / (meter.seconds * self._ranks.world_size * peak)
 
     def _warn_of_labels(self, step: int, figures: PretrainingFigures) -> None:

@@ -217,3 +217,50 @@ def test_fused_models_equal_plain_ones(name: str, short: int, monkeypatch: pytes
         distance = (fused_gradient - plain).norm() / (plain.norm() + 1e-3 * largest)
         # A constant does not change a softmax, so the gradient of the keys' bias consists of rounding errors.
         assert distance < 1e-3 or parameter.endswith("qkv.bias"), (parameter, float(distance))
+
+
+@pytest.mark.parametrize("name", ["bert", "pre-norm", "modern"])
+def test_used_hidden_states_alone_equal_those_of_all_tokens(name: str) -> None:
+    style = "bert" if name == "pre-norm" else name
+    rows = random_rows(3, VOCAB, lengths=(7, 20), masked=(1, 5))
+    rows[0].masked[0] = 7  # a first token that is masked too: two gradients for one token
+    packed = pack(rows)
+    batch = packed.padded_to(packed.tokens + 9, sequences=9, masked=20)
+    found = []
+    for used_only in (True, True, False):
+        torch.manual_seed(0)
+        fields: dict[str, Any] = {"layers": 1, "max_positions": 20, **MODELS[name], "hidden_dropout": 0.0}
+        model = BertPretraining(small_config(style, **fields)).train()
+        model.encoder.fused, model.kernel = True, "varlen"
+        if used_only:
+            masked, first = model.encode_used(batch)
+        else:
+            hidden = model.encode(batch)
+            masked, first = hidden.index_select(0, batch.masked_index), model.first_tokens(hidden, batch)
+        loss = PretrainingLoss(model, 3).of_output(
+            model.heads_at(masked, first), batch, batch_totals([batch])
+        )
+        loss.loss.backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        found.append((loss.loss.detach(), loss.statistics, gradients))
+    for first_run, second_run, expected in zip(*found, strict=True):
+        assert first_run.equal(second_run)
+        torch.testing.assert_close(first_run, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_dropout_of_used_hidden_states_depends_on_the_seed_alone() -> None:
+    batch = pack(random_rows(3, VOCAB, lengths=(7, 20), masked=(1, 5)))
+    model = BertPretraining(small_config("bert", layers=1, max_positions=20, hidden_dropout=0.3)).train()
+    model.encoder.fused, model.kernel = True, "varlen"
+    losses, gradients = [], []
+    for seed, recomputed in ((1, 0), (1, 0), (1, 1), (2, 0)):
+        model.zero_grad(set_to_none=True)
+        model.encoder.recompute_layers = recomputed
+        torch.manual_seed(seed)
+        loss, _ = PretrainingLoss(model, 3)(batch, batch_totals([batch]))
+        loss.backward()
+        losses.append(float(loss))
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    assert losses[0] == losses[1] == losses[2] != losses[3]
+    assert gradients[0].equal(gradients[1])
+    assert gradients[0].equal(gradients[2])

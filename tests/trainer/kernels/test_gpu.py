@@ -22,7 +22,7 @@ pytestmark = [
 
 GPU = torch.device("cuda")
 if torch.cuda.is_available():
-    from trainer.kernels import activations, cross_entropy, cublaslt, norms, products
+    from trainer.kernels import activations, cross_entropy, cublaslt, norms, products, sublayers
     from trainer.kernels.attention import (
         Attended,
         AttentionSpec,
@@ -143,6 +143,44 @@ def test_fused_steps_are_equal_to_the_bit(name: str, longest: int) -> None:
         loss.backward()
         found.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert found[0].equal(found[1])
+
+
+@pytest.mark.parametrize("name", FUSED_MODELS)
+@pytest.mark.parametrize("longest", [32, 200])
+def test_used_hidden_states_alone_equal_those_of_all_tokens(name: str, longest: int) -> None:
+    packed = pack(random_rows(40, VOCAB, lengths=(1, longest), masked=(0, 5)))
+    batch = packed.padded_to(packed.tokens + 3 * longest, sequences=60, masked=300).to(GPU)
+    model, _ = fused_and_plain(name, max_positions=longest)
+    found = []
+    for used_only in (True, True, False):
+        model.zero_grad(set_to_none=True)
+        with torch.autocast("cuda", torch.bfloat16):
+            if used_only:
+                masked, first = model.encode_used(batch)
+            else:
+                hidden = model.encode(batch)
+                masked, first = hidden.index_select(0, batch.masked_index), model.first_tokens(hidden, batch)
+            output = model.heads_at(masked, first)
+            loss = PretrainingLoss(model, 3).of_output(output, batch, batch_totals([batch])).loss
+        loss.backward()
+        gradients = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+        found.append((loss.detach(), gradients))
+    assert found[0][0].equal(found[1][0])
+    assert found[0][1].equal(found[1][1])
+    torch.testing.assert_close(found[0][0], found[2][0], rtol=1e-3, atol=0)
+    assert (found[0][1] - found[2][1]).norm() / found[2][1].norm() < 2e-2
+
+
+def test_gradients_of_used_rows_are_exact_sums() -> None:
+    torch.manual_seed(0)
+    tokens, masked, first = 131072, 19000, 1024
+    fillers = torch.cat([torch.zeros(900), torch.full((300,), tokens - 1)])
+    index = torch.cat([torch.randperm(tokens)[:masked], torch.arange(first) * 128, fillers.long()]).to(GPU)
+    rows = torch.randn(len(index), 768, device=GPU).bfloat16()
+    rows[masked + first :] = 0  # fillers
+    expected = torch.zeros(tokens, 768, device=GPU, dtype=torch.float64).index_add(0, index, rows.double())
+    for _ in range(3):
+        assert sublayers.put_rows(rows, index, tokens).equal(expected.bfloat16())
 
 
 @pytest.mark.parametrize("longest", [100, 300])

@@ -49,6 +49,20 @@ def test_packed_equals_padded(style: str) -> None:
     torch.testing.assert_close(packed, rows[mask.bool()], rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("style", ["bert", "modern"])
+def test_an_encoder_returns_the_hidden_states_that_were_asked_for(style: str) -> None:
+    model, batch = small_model(style), pack(ROWS)
+    every = model.encode(batch)
+    rows = torch.tensor([5, 0, 0, batch.tokens - 1])
+    inputs = (batch.input_ids, batch.token_type_ids, batch.position_ids, model.layout(batch))
+    assert model.encoder(*inputs, rows).equal(every[rows])
+    masked, first = model.encode_used(batch)
+    assert masked.equal(every[batch.masked_index])
+    assert (first is None) == (style == "modern")
+    if first is not None:
+        assert first.equal(every[batch.cu_seqlens[:-1].long()])
+
+
 @pytest.mark.parametrize("style", STYLES)
 def test_instances_do_not_see_each_other(style: str) -> None:
     model = small_model(style)

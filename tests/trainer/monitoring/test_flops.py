@@ -57,6 +57,16 @@ def test_torch_counts_the_same(tmp_path: Path, style: Any) -> None:
     assert counter.get_total_flops() == pytest.approx(ours, rel=0.06)
 
 
+def test_the_last_layer_of_a_token_that_no_head_reads_needs_only_its_key_and_value() -> None:
+    model = ModelConfig(size="base", layers=1, vocab_size=1000)
+    tokens, used, length = 1280, 205, 128
+    every = training_flops(model, tokens, tokens * length, 192)
+    # Queries, output, feed-forward, logits and sums of values of the others, forward and backward.
+    unused = 6 * (tokens - used) * (2 * 768**2 + 2 * 768 * 3072 + 2 * 768 * length)
+    assert training_flops(model, tokens, tokens * length, 192, used) == pytest.approx(every - unused)
+    assert training_flops(model, tokens, tokens * length, 192, tokens) == every
+
+
 def test_local_attention_costs_less() -> None:
     wide = ModelConfig(style="modern", vocab_size=1000, local_window=0)
     local = ModelConfig(style="modern", vocab_size=1000, local_window=128)
