@@ -259,7 +259,7 @@ def test_dropout_of_used_hidden_states_depends_on_the_seed_alone() -> None:
         torch.manual_seed(seed)
         loss, _ = PretrainingLoss(model, 3)(batch, batch_totals([batch]))
         loss.backward()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     assert losses[0] == losses[1] == losses[2] != losses[3]
     assert gradients[0].equal(gradients[1])
