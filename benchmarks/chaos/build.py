@@ -26,6 +26,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +65,14 @@ class Build:
 
 def published(output: str) -> dict[str, str]:
     """Path below ``output`` -> SHA-256, without the work folder."""
-    digests = {}
-    for info in storage.list_files(output):
-        name = info.uri.removeprefix(output).lstrip("/")
-        if not name.startswith("work/"):
-            digests[name] = hashlib.sha256(storage.read_bytes(info.uri)).hexdigest()
-    return digests
+    uris = {info.uri.removeprefix(output).lstrip("/"): info.uri for info in storage.list_files(output)}
+    names = [name for name in uris if not name.startswith("work/")]
+
+    def digest(name: str) -> str:
+        return hashlib.sha256(storage.read_bytes(uris[name])).hexdigest()
+
+    with ThreadPoolExecutor() as pool:
+        return dict(zip(names, pool.map(digest, names), strict=True))
 
 
 def markers(output: str) -> dict[str, float]:

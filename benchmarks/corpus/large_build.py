@@ -3,35 +3,37 @@
     python -m benchmarks.corpus.large_build FOLDER --gigabytes 20 --table benchmarks/results/large_build.md
 
 The dumps come from large_corpus.py. The build has exact and near dedup and four passes. While it
-runs, a thread reads the peak memory of each process twice a second. Then `bertmill verify` checks the result.
-A second build is killed with all its processes three times, at random moments, and must publish the same
-bytes.
+runs, a thread reads the peak memory of each process twice a second. A second build is killed with all its
+processes three times, at random moments, and must publish the same bytes. Meanwhile `bertmill verify` checks
+the first.
+
+After each part, FOLDER/results.json and FOLDER/results.md have the results so far. The same command continues
+with the first missing part. An interrupted build starts again, because its times must be those of one run.
 """
 
 import argparse
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from benchmarks.chaos.build import descendants, published
-from benchmarks.corpus.large_corpus import LANGUAGES, Made, make
-from benchmarks.rates.measure_rates import cpu
-from bertmill.planning.forecast import CorpusSize, forecast_build
-from bertmill.planning.rates import load_rates
-from cluster.jobs.config_file import load_config
-from pipeline.config import BuildConfig
+from benchmarks.corpus.large_corpus import LANGUAGES, make
+from benchmarks.corpus.large_results import Results, Run
+from schemas.manifest import MANIFEST_NAME, parse_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSES = 4
@@ -39,20 +41,6 @@ KILLS = 3
 _SAMPLE_SECONDS = 0.5
 _BEGINS = re.compile(r" ([\w-]+): \d+ units to do")
 _ROLES = (("ray::", "worker"), ("raylet/raylet", "raylet"), ("gcs/gcs_server", "control store"))
-
-
-@dataclass
-class Run:
-    """One start of the build until its end."""
-
-    seconds: float
-    status: int
-    stages: dict[str, float] = field(default_factory=dict)
-    """Stage -> seconds until the next one began."""
-    cpu: dict[str, float] = field(default_factory=dict)
-    """Stage -> CPU seconds of all processes in that time, which hardly depend on other load."""
-    peaks: dict[str, int] = field(default_factory=dict)
-    """Kind of process -> bytes of the largest one."""
 
 
 def stage_of(name: str) -> str:
@@ -98,6 +86,14 @@ class Watch:
     """Kind of process -> bytes of the largest one."""
     cpu: dict[int, float] = field(default_factory=dict)
     """Process -> CPU seconds so far."""
+    roles: dict[int, str] = field(default_factory=dict)
+
+    def cpu_by_role(self) -> dict[str, float]:
+        """Kind of process -> CPU seconds of all of them."""
+        total: dict[str, float] = {}
+        for pid, seconds in self.cpu.items():
+            total[self.roles[pid]] = total.get(self.roles[pid], 0.0) + seconds
+        return total
 
 
 @contextmanager
@@ -109,6 +105,7 @@ def watched(process: "subprocess.Popen[str]") -> Iterator[Watch]:
         while not ended.wait(_SAMPLE_SECONDS):
             found = {pid: role(line) for pid, line in descendants(process.pid).items()}
             for pid, name in [*found.items(), (process.pid, "driver")]:
+                watch.roles[pid] = name
                 watch.peaks[name] = max(watch.peaks.get(name, 0), peak_bytes(pid))
                 watch.cpu[pid] = max(watch.cpu.get(pid, 0.0), cpu_seconds(pid))
 
@@ -124,7 +121,8 @@ def watched(process: "subprocess.Popen[str]") -> Iterator[Watch]:
 def start(config: Path, cores: int) -> "subprocess.Popen[str]":
     """Starts the build as a process that leads its own group."""
     command = [sys.executable, "pipeline/build_corpus.py", "--config", str(config), "--cpus", str(cores)]
-    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
+    search_path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": search_path}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -148,7 +146,7 @@ def build(config: Path, cores: int, log: Path, kill_after: float | None = None) 
     if timer is not None:
         timer.cancel()
     seconds = time.monotonic() - began
-    run = Run(seconds, status, peaks=watch.peaks)
+    run = Run(seconds, status, peaks=watch.peaks, cpu_by_role=watch.cpu_by_role())
     for (name, begins, cpu_then), (_, end, cpu_now) in pairwise(
         [*marks, ("", seconds, sum(watch.cpu.values()))]
     ):
@@ -166,8 +164,8 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
             continue
 
 
-def killed_build(config: Path, cores: int, log: Path, undisturbed: float, seed: int) -> tuple[int, float]:
-    """Kills a build KILLS times. Returns starts and seconds. Raises SystemExit when it does not finish."""
+def killed_build(config: Path, cores: int, log: Path, undisturbed: float, seed: int) -> float:
+    """Seconds of a build that is killed KILLS times. Raises SystemExit if it does not finish."""
     chance, began = random.Random(seed), time.monotonic()
     for _ in range(KILLS):
         # Each life resumes, so together they do at most the work of a build without kills in the same time.
@@ -176,12 +174,12 @@ def killed_build(config: Path, cores: int, log: Path, undisturbed: float, seed: 
             raise SystemExit("the build ended before it was killed; try again with another --seed")
     if build(config, cores, log).status:
         raise SystemExit(f"{log}: the killed build did not finish")
-    return KILLS + 1, time.monotonic() - began
+    return time.monotonic() - began
 
 
-def write_config(folder: Path, name: str, vocabulary: int, unit_bytes: int) -> Path:
+def config_fields(folder: Path, name: str, vocabulary: int, unit_bytes: int) -> dict[str, Any]:
     """The config of a build of all dumps into FOLDER/NAME."""
-    fields = {
+    return {
         "output": str(folder / name),
         "sources": [{"name": "large", "kind": "wikimedia", "paths": [f"{folder}/dumps/*.xml.bz2"]}],
         "extraction": {"unit_bytes": unit_bytes},
@@ -189,9 +187,6 @@ def write_config(folder: Path, name: str, vocabulary: int, unit_bytes: int) -> P
         "vocabulary": {"size": vocabulary},
         "instances": {"passes": PASSES},
     }
-    path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump(fields))
-    return path
 
 
 def tree_bytes(folder: Path) -> int:
@@ -199,64 +194,102 @@ def tree_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
-def forecast_rows(config: Path, compressed: int, cores: int, run: Run) -> list[str]:
-    """Lines that compare `plan` with what was measured, stage by stage."""
-    rates = load_rates()
-    loaded = load_config(BuildConfig, str(config))
-    stages = forecast_build(CorpusSize.of(loaded, compressed, rates), cores, cores, rates)
-    rows = []
-    for stage in stages:
-        measured, cpu_time = run.stages.get(stage.name, 0.0), run.cpu.get(stage.name, 0.0)
-        # The serial part keeps one core busy.
-        work = stage.core_hours * 3600 + rates.build.stages[stage.name].serial_seconds
-        ratio = f"{work / cpu_time:.2f}" if cpu_time else "-"
-        rows.append(
-            f"| {stage.name} | {cpu_time:.1f} | {work:.1f} | {ratio} | {measured:.0f} | {stage.seconds:.0f} |"
+def amounts(output: Path) -> dict[str, float]:
+    """The work of a build, by the names of `CorpusSize`."""
+    manifest = parse_manifest((output / MANIFEST_NAME).read_bytes(), str(output))
+    return {
+        "documents": manifest.counts.documents,
+        "written_tokens": sum(entry.tokens for entry in manifest.sets),
+    }
+
+
+class Benchmark:
+    """The parts of one measurement. Each one adds to the results, and is skipped if they have it."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.folder: Path = arguments.folder.resolve()
+        self.arguments = arguments
+        self.cores: int = arguments.cores
+        self.folder.mkdir(parents=True, exist_ok=True)
+        saved = self.folder / "results.json"
+        fields = self.fields("undisturbed")
+        self.results = Results.load(saved) if saved.exists() else Results.empty(fields, self.cores, KILLS)
+
+    def save(self, part: str) -> None:
+        """Writes the results so far."""
+        for name, text in (("results.json", self.results.dump()), ("results.md", self.results.report())):
+            # A reader never sees half a file.
+            new = self.folder / f"{name}.new"
+            new.write_text(text)
+            new.replace(self.folder / name)
+        print(f"{time.strftime('%H:%M:%S')} {part} done", flush=True)
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """The config of the build into FOLDER/NAME."""
+        return config_fields(self.folder, name, self.arguments.vocabulary, self.arguments.unit_bytes)
+
+    def config(self, name: str) -> Path:
+        """The file with that config."""
+        path = self.folder / f"{name}.yaml"
+        path.write_text(yaml.safe_dump(self.fields(name)))
+        return path
+
+    def generate(self) -> None:
+        """Makes the dumps."""
+        began, dumps = time.monotonic(), self.folder / "dumps"
+        self.results.made = make(dumps, self.arguments.gigabytes, self.cores, self.arguments.languages)
+        self.results.compressed_bytes = sum(path.stat().st_size for path in dumps.glob("*.bz2"))
+        self.results.generated_seconds = time.monotonic() - began
+
+    def build(self) -> None:
+        """Builds without kills. Raises SystemExit if the build fails."""
+        output = self.folder / "undisturbed"
+        shutil.rmtree(output, ignore_errors=True)
+        log = output.with_suffix(".log")
+        run = build(self.config(output.name), self.cores, log)
+        if run.status:
+            raise SystemExit(f"{log}: the build failed with status {run.status}")
+        self.results.written["work"] = tree_bytes(output / "work")
+        self.results.written["published"] = tree_bytes(output) - self.results.written["work"]
+        self.results.amounts = amounts(output)
+        self.results.run = run
+
+    def kill(self) -> None:
+        """Builds again with kills and compares all bytes. Raises SystemExit if the build does not finish."""
+        run, output = self.results.run, self.folder / "killed"
+        assert run is not None, "the build comes first"
+        shutil.rmtree(output, ignore_errors=True)
+        log, seed = output.with_suffix(".log"), self.arguments.seed
+        self.results.killed_seconds = killed_build(
+            self.config(output.name), self.cores, log, run.seconds, seed
         )
-    return rows
+        self.results.equal = published(str(output)) == published(str(self.folder / "undisturbed"))
 
+    def verify(self) -> None:
+        """Runs `bertmill verify`. Raises CalledProcessError if it finds a problem."""
+        began = time.monotonic()
+        command = [sys.executable, "-m", "bertmill", "verify", str(self.folder / "undisturbed")]
+        subprocess.run(command, cwd=ROOT, check=True)
+        self.results.verified_seconds = time.monotonic() - began
 
-def report(
-    made: Made, run: Run, verified: float, killed: tuple[int, float], equal: bool, lines: Sequence[str],
-    written: dict[str, int], cores: int,
-) -> str:  # fmt: skip
-    """The result as Markdown."""
-    wikitext = made.wikitext_bytes / 1e6
-    stages = [
-        f"| {name} | {spent:.0f} | {run.cpu[name]:.0f} | {wikitext / spent:.2f} |"
-        for name, spent in run.stages.items()
-        if spent
-    ]
-    peaks = [f"| {name} | {size / 1e9:.2f} |" for name, size in sorted(run.peaks.items())]
-    sizes = ", ".join(f"{name} {size / 1e6:,.0f} MB" for name, size in written.items())
-    return "\n".join(
-        [
-            f"{wikitext:,.0f} MB of wikitext in {made.pages:,} pages ({made.planted:,} planted near"
-            f" duplicates) and {made.files} files, {PASSES} passes, exact and near dedup, {cores} cores."
-            f" {cpu()}, load {os.getloadavg()[0]:.1f}, {datetime.now(UTC).date().isoformat()}.",
-            "",
-            f"Build {run.seconds:.0f} s, {wikitext / run.seconds:.2f} MB/s. `bertmill verify` {verified:.0f}"
-            f" s, no problem. Written: {sizes}. Killed {killed[0] - 1} times: {killed[1]:.0f} s,"
-            f" {'the same bytes' if equal else 'OTHER BYTES'}.",
-            "",
-            "| stage | seconds | CPU seconds | MB/s of wikitext |",
-            "|---|---:|---:|---:|",
-            *stages,
-            "",
-            "| process | peak memory, GB |",
-            "|---|---:|",
-            *peaks,
-            "",
-            "| stage | CPU s | `plan`, core s | plan / CPU | measured s | `plan` s |",
-            "|---|---:|---:|---:|---:|---:|",
-            *lines,
-            "",
-        ]
-    )
+    def run(self) -> Results:
+        """Runs the missing parts. `bertmill verify` runs during the second build."""
+        results = self.results
+        for part, missing in ((self.generate, results.made is None), (self.build, results.run is None)):
+            if missing:
+                part()
+                self.save(part.__name__)
+        later = ((self.kill, results.equal is None), (self.verify, results.verified_seconds is None))
+        with ThreadPoolExecutor() as pool:
+            running = {pool.submit(part): part.__name__ for part, missing in later if missing}
+            for ended in as_completed(running):
+                ended.result()
+                self.save(running[ended])
+        return results
 
 
 def main() -> None:
-    """Generates, builds, verifies, kills, compares, and prints."""
+    """Generates, builds, kills, compares, verifies, and prints."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -269,29 +302,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--table", type=Path, help="file to which the result is added")
     arguments = parser.parse_args()
-    folder, cores = arguments.folder.resolve(), arguments.cores
-    made = make(folder / "dumps", arguments.gigabytes, cores, arguments.languages)
-    compressed = sum(path.stat().st_size for path in (folder / "dumps").glob("*.bz2"))
-    config = write_config(folder, "undisturbed", arguments.vocabulary, arguments.unit_bytes)
-    run = build(config, cores, folder / "undisturbed.log")
-    if run.status:
-        raise SystemExit(f"{folder}/undisturbed.log: the build failed with status {run.status}")
-    output = folder / "undisturbed"
-    written = {"work": tree_bytes(output / "work")}
-    written["published"] = tree_bytes(output) - written["work"]
-    began = time.monotonic()
-    subprocess.run([sys.executable, "-m", "bertmill", "verify", str(output)], cwd=ROOT, check=True)
-    verified = time.monotonic() - began
-    other = write_config(folder, "killed", arguments.vocabulary, arguments.unit_bytes)
-    killed = killed_build(other, cores, folder / "killed.log", run.seconds, arguments.seed)
-    equal = published(str(output)) == published(str(folder / "killed"))
-    lines = forecast_rows(config, compressed, cores, run)
-    text = report(made, run, verified, killed, equal, lines, written, cores)
-    print(text)
+    results = Benchmark(arguments).run()
+    print(results.report())
     if arguments.table:
         with arguments.table.open("a") as file:
-            file.write(text + "\n")
-    if not equal:
+            file.write(results.report() + "\n")
+    if not results.equal:
         raise SystemExit("the killed build published other bytes")
 
 

@@ -13,21 +13,23 @@ import bz2
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from xml.sax.saxutils import escape, unescape
 
-from schemas.randomness import key_from_text
+import numpy as np
+
+from schemas.randomness import draws, key_from_text
 
 SAMPLE = Path(__file__).resolve().parents[2] / "sample" / "dumps"
 LANGUAGES = 104
 DERIVED = {"bs": "sh", "nn": "no"}
 """Wikis without a bundled dump, and the wiki in a very similar language whose pages they permute."""
-FILE_BYTES = 256 << 20
-"""Wikitext in one file."""
+FILE_BYTES = 128 << 20
+"""About this much wikitext in one file. One process writes a file."""
 PLANTED_SHARE = 0.01
 _LEFT_OUT_SHARE = 0.03
 _RANKS = 64
@@ -108,33 +110,54 @@ def _derive(origin: Wiki, name: str) -> Wiki:
 
 def replacements(wiki: Wiki, variant: int) -> dict[str, str]:
     """Word -> its replacement in a variant: a permutation among neighbors by frequency."""
-    replaced: dict[str, str] = {}
-    for first in range(0, len(wiki.words), _RANKS):
-        block = wiki.words[first : first + _RANKS]
-        keys = [key_from_text(variant, wiki.name, word) for word in block]
-        shuffled = [word for _, word in sorted(zip(keys, block, strict=True))]
-        replaced.update(zip(block, shuffled, strict=True))
-    return replaced
+    places = np.arange(len(wiki.words))
+    keys = draws(key_from_text(variant, wiki.name), places)
+    shuffled = np.lexsort((keys, places // _RANKS)).tolist()
+    return {word: wiki.words[place] for word, place in zip(wiki.words, shuffled, strict=True)}
 
 
-def rewrite(text: str, replaced: dict[str, str], variant: int) -> str:
-    """Wikitext with other words and numbers, in the same markup.
+@dataclass(frozen=True)
+class Cut:
+    """A text in pieces. Every second piece is a word or a number, and the others stay."""
 
-    >>> rewrite("In 1969 {{lang|de|Haus}} [[File:A b.png|thumb]]", {"In": "Am", "Haus": "Dach"}, 1)[:3]
-    'Am '
-    """
+    pieces: tuple[str, ...]
+    numbers: tuple[int, ...]
+    """Places of the numbers."""
 
-    def other(match: re.Match[str]) -> str:
-        if match["word"]:
-            return replaced.get(match["word"], match["word"])
-        if match["number"]:
-            digits = len(match["number"])
-            return str(
-                10 ** (digits - 1) + key_from_text(variant, match["number"]) % (9 * 10 ** (digits - 1))
-            )
-        return match[0]
+    @staticmethod
+    def of(text: str) -> "Cut":
+        """The pieces of a text."""
+        pieces: list[str] = []
+        numbers: list[int] = []
+        end = 0
+        for match in _TOKEN.finditer(text):
+            if match["kept"]:
+                continue
+            pieces.append(text[end : match.start()])
+            if match["number"]:
+                numbers.append(len(pieces))
+            pieces.append(match[0])
+            end = match.end()
+        return Cut((*pieces, text[end:]), tuple(numbers))
 
-    return _TOKEN.sub(other, text)
+    def rewritten(self, replaced: Mapping[str, str], variant: int) -> str:
+        """The text with other words and numbers, in the same markup.
+
+        >>> cut = Cut.of("In 1969 {{lang|de|Haus}} [[File:A b.png|thumb]]")
+        >>> cut.rewritten({"In": "Am", "Haus": "Dach"}, 1)
+        'Am 2759 {{lang|de|Dach}} [[File:A b.png|thumb]]'
+        """
+        # What stays has a character that is no letter, or is a single letter, so it is no word.
+        pieces = [replaced.get(piece, piece) for piece in self.pieces]
+        for place in self.numbers:
+            pieces[place] = _other_number(pieces[place], variant)
+        return "".join(pieces)
+
+
+def _other_number(number: str, variant: int) -> str:
+    """Another number with as many digits."""
+    least = 10 ** (len(number) - 1)
+    return str(least + key_from_text(variant, number) % (9 * least))
 
 
 def without_some(text: str, key: str) -> str:
@@ -148,21 +171,35 @@ def without_some(text: str, key: str) -> str:
     )
 
 
-def variant_pages(wiki: Wiki, variant: int) -> Iterator[tuple[str, int, bool]]:
+@dataclass(frozen=True)
+class Page:
+    """A bundled page, ready for its variants."""
+
+    xml: str
+    title: Cut
+    text: Cut
+
+    @staticmethod
+    def of(xml: str) -> "Page":
+        """The page in a dump's XML."""
+        title, text = _TITLE.search(xml), _TEXT.search(xml)
+        return Page(
+            xml, Cut.of(unescape(title[1]) if title else ""), Cut.of(unescape(text[2]) if text else "")
+        )
+
+
+def variant_pages(wiki: Wiki, pages: Sequence[Page], variant: int) -> Iterator[tuple[str, int, bool]]:
     """Pages of a variant as XML, with the bytes of their wikitext, and whether each one is planted."""
     replaced = replacements(wiki, variant)
-    for number, page in enumerate(wiki.pages):
-        match = _TEXT.search(page)
-        text = rewrite(unescape(match[2]), replaced, variant) if match else ""
-        title = _TITLE.search(page)
-        name = rewrite(unescape(title[1]), replaced, variant) if title else ""
-        identity = 2 * (variant * len(wiki.pages) + number) + 1
+    for number, page in enumerate(pages):
+        text, name = (cut.rewritten(replaced, variant) for cut in (page.text, page.title))
+        identity = 2 * (variant * len(pages) + number) + 1
         key = f"{wiki.name} {identity}"
         copies = [text]
         if key_from_text("planted", key) < PLANTED_SHARE * 2**64:
             copies.append(without_some(text, key))
         for copy, body in enumerate(copies):
-            xml = with_content(page, f"{name} {identity + copy}", identity + copy, body)
+            xml = with_content(page.xml, f"{name} {identity + copy}", identity + copy, body)
             yield xml, len(body.encode()), copy == 1
 
 
@@ -173,43 +210,65 @@ def with_content(page: str, title: str, page_id: int, text: str) -> str:
     return _TEXT.sub(lambda match: match[1] + escape(text) + match[3], numbered)
 
 
-def write_wiki(wiki: Wiki, folder: Path, variants: int) -> Made:
-    """Writes all variants of a wiki, in files of FILE_BYTES of wikitext."""
-    made = Made()
-    in_file, file = 0, None
-    for variant in range(1, variants + 1):
-        for page, size, planted in variant_pages(wiki, variant):
-            if file is None or in_file > FILE_BYTES:
-                if file is not None:
-                    file.write(b"</mediawiki>\n")
-                    file.close()
-                path = folder / f"{wiki.name}wiki-{made.files:04d}-pages-articles.xml.bz2"
-                file = bz2.open(path, "wb")  # noqa: SIM115 - several in turn
-                file.write(wiki.header.encode())
-                made.files, in_file = made.files + 1, 0
-            file.write(page.encode() + b"\n")
-            in_file += size
-            made.add(Made(0, 1, int(planted), size))
-    if file is not None:
-        file.write(b"</mediawiki>\n")
-        file.close()
+def wikitext_bytes(wiki: Wiki) -> int:
+    """Bytes of the texts of all its pages."""
+    return sum(len(text.encode()) for page in wiki.pages for _, text, _ in _TEXT.findall(page))
+
+
+@dataclass(frozen=True)
+class DumpFile:
+    """One file of a new dump: some variants of all pages of a wiki."""
+
+    wiki: Wiki
+    number: int
+    variants: range
+    bytes: int
+    """About this much wikitext."""
+
+
+def plan_files(bundled: Sequence[Wiki], gigabytes: float) -> list[DumpFile]:
+    """The files of a corpus of about this size, each of about FILE_BYTES, largest first.
+
+    Every wiki gets the same number of variants, so the languages keep their shares.
+    """
+    sizes = [wikitext_bytes(wiki) for wiki in bundled]
+    variants = max(1, round(gigabytes * 1e9 / sum(sizes)))
+    files = []
+    for wiki, size in zip(bundled, sizes, strict=True):
+        step = max(1, FILE_BYTES // size)
+        for number, first in enumerate(range(1, variants + 1, step)):
+            of_file = range(first, min(first + step, variants + 1))
+            files.append(DumpFile(wiki, number, of_file, size * len(of_file)))
+    return sorted(files, key=lambda file: -file.bytes)
+
+
+def write_file(file: DumpFile, folder: Path) -> Made:
+    """Writes one file."""
+    made = Made(files=1)
+    with bz2.open(folder / f"{file.wiki.name}wiki-{file.number:04d}-pages-articles.xml.bz2", "wb") as stream:
+        stream.write(file.wiki.header.encode())
+        pages = [Page.of(xml) for xml in file.wiki.pages]
+        for variant in file.variants:
+            for page, size, planted in variant_pages(file.wiki, pages, variant):
+                stream.write(page.encode() + b"\n")
+                made.add(Made(0, 1, int(planted), size))
+        stream.write(b"</mediawiki>\n")
     return made
 
 
 def make(folder: Path, gigabytes: float, processes: int = 2, languages: int = LANGUAGES) -> Made:
-    """Writes about this many gigabytes of wikitext into ``folder``. Does nothing if they exist."""
+    """Writes about this many gigabytes of wikitext into ``folder``. Does nothing if they exist.
+
+    The bytes do not depend on the number of processes.
+    """
     summary = folder / "corpus.json"
     if summary.exists():
         return Made(**json.loads(summary.read_text()))
     folder.mkdir(parents=True, exist_ok=True)
-    bundled = wikis(languages)
-    size = sum(
-        len(text.encode()) for wiki in bundled for page in wiki.pages for _, text, _ in _TEXT.findall(page)
-    )
-    variants = max(1, round(gigabytes * 1e9 / size))
+    files = plan_files(wikis(languages), gigabytes)
     made = Made()
     with ProcessPoolExecutor(processes) as pool:
-        for one in pool.map(write_wiki, bundled, [folder] * len(bundled), [variants] * len(bundled)):
+        for one in pool.map(write_file, files, [folder] * len(files)):
             made.add(one)
     summary.write_text(json.dumps(asdict(made)))
     return made
