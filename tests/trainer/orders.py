@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from trainer.data.order import PassRows, SampleOrder
+from trainer.data.group_order import PassRows
+from trainer.data.order import SampleOrder
 
 
 def pass_rows(shards: list[int], group_rows: int = 1024) -> PassRows:

@@ -12,15 +12,16 @@ the first rows of the next, and no row is ever dropped. Only the last batch of a
 smaller than the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
 from schemas.arrays import I64
 from schemas.errors import CorpusError
 from schemas.randomness import key_from_text, permutation
+from trainer.data.group_order import GroupOrder, PassRows
 
 _GROUPS_TAG = key_from_text("trainer.order", "row groups")
 _ROWS_TAG = key_from_text("trainer.order", "rows")
@@ -50,66 +51,29 @@ class Places:
         return np.lexsort((self.row, self.row_group, self.shard, self.corpus_pass))
 
 
-class PassRows:
-    """The rows and row groups of one pass, numbered through its shards.
-
-    ``total`` is the number of rows, ``shard_rows`` gives those of each shard [shards]. It is called when the
-    order first reaches the pass. Every row group has ``group_rows`` rows, except for the last of a shard.
-    """
-
-    def __init__(self, total: int, group_rows: int, shard_rows: Callable[[], I64]) -> None:
-        self.total, self.group_rows, self._shard_rows = total, group_rows, shard_rows
-
-    @cached_property
-    def _first_row(self) -> I64:
-        """[shards + 1] the number of the first row of each shard, and of the end."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(self._shard_rows())])
-
-    @cached_property
-    def _first_group(self) -> I64:
-        """[shards + 1] the number of the first row group of each shard, and of the end."""
-        groups = -(-np.diff(self._first_row) // self.group_rows)
-        return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(groups)])
-
-    def group_sizes(self) -> I64:
-        """[row groups] rows of each row group."""
-        sizes = np.full(int(self._first_group[-1]), self.group_rows, dtype=np.int64)
-        rows, groups = np.diff(self._first_row), np.diff(self._first_group)
-        last = self._first_group[1:][groups > 0] - 1
-        sizes[last] -= (groups * self.group_rows - rows)[groups > 0]
-        return sizes
-
-    def places(self, groups: I64) -> tuple[I64, I64, I64]:
-        """Shard, row group inside it, and number of the first row, of the row groups ``groups``."""
-        shard = np.searchsorted(self._first_group, groups, side="right") - 1
-        inside = groups - self._first_group[shard]
-        return shard, inside, self._first_row[shard] + inside * self.group_rows
-
-
 class _EpochOrder:
-    """One epoch: the permuted row groups, and the position at which each of them starts."""
+    """One epoch: its permuted row groups, and the rows permuted in each window of them."""
 
     def __init__(self, rows: PassRows, seed: int, epoch: int, window: int) -> None:
-        self._seed, self._epoch = seed, epoch
-        sizes = rows.group_sizes()
-        self.order = permutation(sizes.size, seed, _GROUPS_TAG, epoch)
-        ends = np.cumsum(sizes[self.order])
-        self.starts = np.concatenate([np.zeros(1, dtype=np.int64), ends])
-        self._windows = np.append(self.starts[:-1:window], self.starts[-1])
+        self._seed, self._epoch, self._window = seed, epoch, window
+        self.groups = GroupOrder(rows, seed, _GROUPS_TAG, epoch)
         self._rows_of_window = lru_cache(maxsize=64)(self._permuted_rows)
 
-    def _permuted_rows(self, window: int) -> I64:
-        size = int(self._windows[window + 1] - self._windows[window])
-        return permutation(size, self._seed, _ROWS_TAG, self._epoch, window)
+    def _permuted_rows(self, window: int) -> tuple[int, I64]:
+        """The position of a window's first row, and the permutation of its rows."""
+        ends = np.minimum(np.array([window, window + 1]) * self._window, self.groups.groups)
+        first, end = self.groups.starts(ends).tolist()
+        return first, permutation(end - first, self._seed, _ROWS_TAG, self._epoch, window)
 
     def shuffled(self, index: I64) -> I64:
         """Positions inside the epoch -> positions in the concatenation of its permuted row groups."""
-        window = np.searchsorted(self._windows, index, side="right") - 1
+        place, _, _ = self.groups.find(index)
+        window = place // self._window
         flat = np.empty_like(index)
-        for number in np.unique(window):
+        for number in np.unique(window).tolist():
             chosen = window == number
-            first = self._windows[number]
-            flat[chosen] = first + self._rows_of_window(int(number))[index[chosen] - first]
+            first, rows = self._rows_of_window(number)
+            flat[chosen] = first + rows[index[chosen] - first]
         return flat
 
 
@@ -168,8 +132,8 @@ class SampleOrder:
             rows = self._passes[int(current) % self.passes]
             order = self._epoch_order(int(current))
             flat = order.shuffled(index[chosen])
-            place = np.searchsorted(order.starts, flat, side="right") - 1
-            shard[chosen], group[chosen], first_row = rows.places(order.order[place])
-            row[chosen] = flat - order.starts[place]
+            _, groups, starts = order.groups.find(flat)
+            shard[chosen], group[chosen], first_row = rows.places(groups)
+            row[chosen] = flat - starts
             row_id[chosen] = self._pass_starts[int(current) % self.passes] + first_row + row[chosen]
         return Places(epoch, corpus_pass, shard, group, row, row_id)

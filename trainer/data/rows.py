@@ -16,7 +16,7 @@ from schemas.errors import CorpusError, DamagedParquetError
 from schemas.manifest import SequenceSet
 from schemas.shard_tables import ShardTable, parse_shard_table, row_groups
 from trainer.data.disk_cache import DiskCache
-from trainer.data.order import PassRows
+from trainer.data.group_order import PassRows
 from trainer.data.row_groups import COLUMNS, RowGroup, RowLimits, decode, language_ids
 from trainer.data.shared_cache import SharedCache
 

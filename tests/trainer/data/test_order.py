@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from schemas.errors import CorpusError
 from tests.trainer.orders import order_of, pass_rows
-from trainer.data.order import PassRows, SampleOrder
+from trainer.data.group_order import PassRows
+from trainer.data.order import SampleOrder
 
 SHARDS = st.lists(st.integers(0, 40), min_size=1, max_size=5).filter(sum)
 PASSES = st.lists(st.tuples(SHARDS, st.integers(1, 9)), min_size=1, max_size=3)
