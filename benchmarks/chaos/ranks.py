@@ -20,6 +20,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import torch._dynamo  # imported once here: each forked rank would import it again at its first loss
 
 from cluster import storage
 from tests.support.s3_server import READER_KEY, READER_SECRET, free_ports
