@@ -25,6 +25,8 @@ from ray.train import (
 )
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
+from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.execution.callback import RayTrainCallback
 
 from cluster.jobs import shutdown
 from cluster.jobs.lease import Claimant, await_free
@@ -57,6 +59,9 @@ logger = logging.getLogger(__name__)
 _COLLECTIVE_TIMEOUT = "RAY_TRAIN_COLLECTIVE_TIMEOUT_S"
 # A rank that hangs does not answer when its group shuts down either. Ray would wait for it for 30 seconds.
 _GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
+# For some seconds after a node died, Ray counts its CPUs. A group that is sized for them never starts, and
+# Ray would wait for it for 60 seconds before it sizes the group again.
+_GROUP_START = ("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")
 
 
 class _StoppableBackend(_TorchBackend):  # type: ignore[misc]  # Ray is read without types
@@ -83,6 +88,17 @@ class WorkerTorchConfig(TorchConfig):  # type: ignore[misc]  # Ray is read witho
     def backend_cls(self) -> type[_StoppableBackend]:
         """The class that Ray uses to set up the workers."""
         return _StoppableBackend
+
+
+class _Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is read without types
+    """Ray's trainer without its process for Ray Data, which takes seconds of CPU time at each start.
+
+    No rank reads a dataset of Ray Data (trainer/data/).
+    """
+
+    def _create_default_callbacks(self) -> list[RayTrainCallback]:
+        callbacks = super()._create_default_callbacks()
+        return [each for each in callbacks if not isinstance(each, DatasetsCallback)]
 
 
 def launch(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Outcome:
@@ -113,6 +129,8 @@ def fit(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Result:
                 check_fits(bundle_of(config), config.workers.least, advice)
         # Without this, Ray's collectives would wait forever for a rank that hangs.
         os.environ[_COLLECTIVE_TIMEOUT] = str(config.workers.collective_timeout_seconds)
+        if config.workers.least < config.workers.most:
+            os.environ.setdefault(*_GROUP_START)
         logging.getLogger("ray.train").setLevel(logging.WARNING)
         return _fit_until_done(config, Mailbox.on_this_node(), free, on_record)
 
@@ -139,7 +157,7 @@ def _fit_until_done(
 def _trainer_of(config: TrainConfig, mailbox: Any, job: str, free_attempt: int) -> TorchTrainer:
     filesystem, path = filesystem_of(config.run.storage)
     workers = config.workers
-    return TorchTrainer(
+    return _Trainer(
         work,
         train_loop_config={
             "config": config.model_dump(mode="json"),
