@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from cluster.ray_cluster.connection import LOCAL_SETTINGS
 from tests.support.ray_cluster import ROOT
 from tests.support.waiting import HANG_SECONDS
 
@@ -21,6 +22,10 @@ def environment() -> dict[str, str]:
         # By default Ray checks every two seconds for a failure, and every five for a node that will leave.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+        # It looks for dead nodes every three seconds.
+        "RAY_health_check_period_ms": "500",
+        # Otherwise the workers have a niceness of 15, and other tests beside these slow them down many times.
+        **{f"RAY_{name}": str(value) for name, value in LOCAL_SETTINGS.items()},
         "RAY_memory_monitor_refresh_ms": "0",
     }
 

@@ -19,7 +19,15 @@ from ray.core.generated import autoscaler_pb2
 
 
 def main() -> None:
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 0,
+            "include_dashboard": False,
+            "no_monitor": True,
+            "include_log_monitor": False,
+        },
+    )
     nodes = [add(cluster) for _ in range(int(sys.argv[1]))]
     leaving: list[Any] = []
     answer(cluster.address)
