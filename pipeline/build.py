@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import ray
 import yaml
 
 from cluster import storage
@@ -70,13 +71,18 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     lease = acquire_lease(work, CLAIMANT)
     try:
         storage.end_stale_uploads(config.output)
-        connect(num_cpus=num_cpus)
+        # A driver that joins a cluster here leaves it as soon as the build has failed.
+        leaves_soon = not ray.is_initialized() and not connect(num_cpus=num_cpus)
         await_bundle({"CPU": 1.0}, "build")
         quiet_ray_data()
         use_all_cpus()
         # The output's last folder names the build on Ray's metrics endpoint.
         name = config.output.rstrip("/").rpartition("/")[2]
-        with BuildMetrics(name) as metrics, watched_by(metrics), recorded() as times:
+        with (
+            BuildMetrics(name, wait_for_report=leaves_soon) as metrics,
+            watched_by(metrics),
+            recorded() as times,
+        ):
             manifest = _run_stages(config, identity, lease, units, previous, times)
     finally:
         lease.release()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import ray
 from ray.util.metrics import Gauge
 
 PREFIX = "bertmill_"
@@ -148,10 +149,21 @@ class TrainingMetrics(_Publisher):
 
 
 class BuildMetrics(_Publisher):
-    """Publishes the progress of a build's stages, from the driver."""
+    """Publishes the progress of a build's stages, from the driver.
 
-    def __init__(self, build: str) -> None:
+    With ``wait_for_report``, the end of the block waits after a failure until Ray has reported it, by default
+    11 seconds. Otherwise the failure, for which there is an alert, may be lost with the process.
+    """
+
+    def __init__(self, build: str, wait_for_report: bool = False) -> None:
         super().__init__("build", build)
+        self._wait_for_report = wait_for_report
+        self._has_failed = False
+
+    def __exit__(self, *exception: object) -> None:
+        if self._has_failed and self._wait_for_report:
+            time.sleep(ray._config.metrics_report_interval_ms() / 1000 + _REPEAT_SECONDS)
+        super().__exit__(*exception)
 
     def planned(self, stage: str, units: int) -> None:
         """Announces a stage with ``units`` units in total."""
@@ -166,3 +178,4 @@ class BuildMetrics(_Publisher):
     def failed(self, stage: str, units: int = 1) -> None:
         """Reports ``units`` units of the stage that failed after all retries."""
         self._gauges.set(UNITS_FAILED, units, stage=stage)
+        self._has_failed = True
