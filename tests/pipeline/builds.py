@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def run(path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         command(path, *arguments),
         env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=HANG_SECONDS, check=False,
     )  # fmt: skip
+
+
+def run_here(path: Path, *arguments: str) -> int:
+    """Runs the job in this process, where imports and Ray's workers are warm. Returns its exit status."""
+    from pipeline.build_corpus import main
+
+    loggers = [logging.getLogger(package) for package in ("bertmill", "cluster", "pipeline")]
+    levels = [logger.level for logger in loggers]
+    try:
+        return main(["--config", str(path), *arguments])
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def published_files(output: Path) -> dict[str, str]:

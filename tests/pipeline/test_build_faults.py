@@ -21,20 +21,13 @@ from pipeline.config import BuildConfig
 from pipeline.verify.corpus import verify_corpus
 from schemas.errors import StorageError
 from tests.pipeline import builds
+from tests.pipeline.conftest import Built
 from tests.support.fault_proxy import FaultProxy
 from tests.support.ray_cluster import RayCluster
 from tests.support.s3_server import S3Server
 from tests.support.waiting import HANG_SECONDS
 
 pytestmark = pytest.mark.ray
-
-
-@pytest.fixture(scope="module")
-def undisturbed(ray_session: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Path -> SHA-256 of the files of a build without failures."""
-    output = tmp_path_factory.mktemp("undisturbed") / "corpus"
-    build(validate(BuildConfig, builds.config(output), "test"))
-    return builds.published_files(output)
 
 
 @pytest.fixture
@@ -54,11 +47,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_reported_and_leaves_no_marker_without_its_files(
-    undisturbed: dict[str, str], small_disk: Path
+    built: Built, small_disk: Path
 ) -> None:
     """Case pipeline-027. With enough space, the same command completes the build."""
     output = small_disk / "corpus"
-    config = validate(BuildConfig, builds.config(output), "test")
+    config = validate(BuildConfig, builds.held_out_config(output), "test")
     with pytest.raises(StorageError, match=rf"^{output}/.*No space left on device$"):
         build(config)
     assert not (output / "manifest.json").exists()
@@ -71,8 +64,16 @@ def test_a_full_disk_is_reported_and_leaves_no_marker_without_its_files(
     kept = {marker: marker.stat().st_mtime_ns for marker in done}
     subprocess.run(["mount", "-o", "remount,size=30m", small_disk], check=True)
     build(config)
-    assert builds.published_files(output) == undisturbed
+    assert builds.published_files(output) == built.files
     assert {marker: marker.stat().st_mtime_ns for marker in kept} == kept
+
+
+def one_dump(output: Path, **fields: Any) -> dict[str, Any]:
+    """A config with few tasks: Ray starts a worker for each concurrent task of another driver."""
+    (source,) = builds.config(output)["sources"]
+    instances = {**builds.config(output)["instances"], "bucket_bytes": 1 << 20}
+    sources = [{**source, "paths": source["paths"][:1]}]
+    return builds.config(output, **{"sources": sources, "instances": instances, **fields})
 
 
 def start(path: Path, cluster: RayCluster) -> "subprocess.Popen[str]":
@@ -89,41 +90,39 @@ def outcome(process: "subprocess.Popen[str]") -> tuple[int, str]:
 
 
 def test_two_concurrent_builds_on_one_output(
-    undisturbed: dict[str, str], ray_session: RayCluster, tmp_path: Path
+    ray_session: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A live owner is not replaced. The second of two builds is refused or runs after the first."""
-    output = tmp_path / "corpus"
-    path = builds.write_config(tmp_path, builds.config(output))
+    output, undisturbed = tmp_path / "corpus", tmp_path / "undisturbed"
+    assert builds.run_here(builds.write_config(tmp_path, one_dump(undisturbed))) == 0
+    path = builds.write_config(tmp_path, one_dump(output))
     owner = acquire_lease(work_folder(str(output)), Claimant(seconds=1))
-    status, refused = outcome(start(path, ray_session))
+    assert builds.run_here(path) == 2
     owner.release()
-    assert status == 2
+    refused = capsys.readouterr().err
     assert f"build_corpus: {output}/work: attempt 1 (host " in refused
     assert "is building this corpus; wait until it has ended, or stop it" in refused.splitlines()[-1]
     outcomes = [outcome(process) for process in [start(path, ray_session), start(path, ray_session)]]
     assert sorted(status for status, _ in outcomes) in ([0, 0], [0, 2]), outcomes
-    assert builds.published_files(output) == undisturbed
+    assert builds.published_files(output) == builds.published_files(undisturbed)
     assert list(verify_corpus(str(output)).problems) == []
 
 
-def test_two_concurrent_configs_on_one_output(ray_session: RayCluster, tmp_path: Path) -> None:
+def test_two_concurrent_configs_on_one_output(
+    ray_session: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One of them gets the output. The other exits with an error that says so."""
     output = tmp_path / "corpus"
-    small: dict[str, Any] = {"sources": builds.config(output)["sources"]}
-    small["sources"][0]["paths"] = small["sources"][0]["paths"][:2]
-    paths = [
-        builds.write_config(tmp_path, builds.config(output, seed=seed, **small), f"{seed}.yaml")
-        for seed in (1, 2)
-    ]
+    paths = [builds.write_config(tmp_path, one_dump(output, seed=seed), f"{seed}.yaml") for seed in (1, 2)]
     outcomes = [outcome(process) for process in [start(path, ray_session) for path in paths]]
     assert sorted(status for status, _ in outcomes) == [0, 2], outcomes
     refused = next(errors for status, errors in outcomes if status == 2)
     reasons = ("is building this corpus", "holds a build of another config (differs in seed)")
     assert any(reason in refused.splitlines()[-1] for reason in reasons)
     assert list(verify_corpus(str(output)).problems) == []
-    changed = builds.write_config(tmp_path, builds.config(output, seed=3, **small))
-    status, refused = outcome(start(changed, ray_session))
-    assert status == 2
+    changed = builds.write_config(tmp_path, one_dump(output, seed=3))
+    assert builds.run_here(changed) == 2
+    refused = capsys.readouterr().err
     assert "holds a build of another config (differs in seed)" in refused.splitlines()[-1]
 
 
@@ -146,7 +145,7 @@ def test_a_build_that_waits_for_a_cpu_says_so_and_stops(ray_session: RayCluster,
 
 @pytest.mark.slow
 def test_a_faulty_line_to_the_storage_changes_no_byte(
-    undisturbed: dict[str, str], s3_server: S3Server, s3_folder: str, tmp_path: Path,
+    built: Built, s3_server: S3Server, s3_folder: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Injects status 503, broken connections, and lost responses to completed requests."""
@@ -155,7 +154,7 @@ def test_a_faulty_line_to_the_storage_changes_no_byte(
     def plan(_number: int, _method: str, _path: str) -> str:
         return chance.choices(["pass", "503", "reset", "lost"], [0.94, 0.04, 0.01, 0.01])[0]
 
-    path = builds.write_config(tmp_path, builds.config(s3_folder))
+    path = builds.write_config(tmp_path, builds.held_out_config(s3_folder))
     with FaultProxy(s3_server.port, plan) as proxy:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
         done = builds.run(path, "--cpus", "2")
@@ -166,4 +165,4 @@ def test_a_faulty_line_to_the_storage_changes_no_byte(
     for info in storage.list_files(s3_folder):
         name = info.uri.removeprefix(s3_folder).lstrip("/")
         storage.put_bytes(storage.join(str(mirror), name), storage.read_bytes(info.uri))
-    assert builds.published_files(mirror) == undisturbed
+    assert builds.published_files(mirror) == built.files

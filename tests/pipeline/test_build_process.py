@@ -85,7 +85,8 @@ def when_stored(job: "subprocess.Popen[bytes]", path: Path, output: str, stage: 
         found = storage.list_files(f"{output}/work")
         return any(f"/work/{stage}" in info.uri and info.uri.endswith(".done.json") for info in found)
 
-    wait_until(lambda: job.poll() is not None or finished(), what=stage)
+    # Every listing costs the storage and this process milliseconds of CPU time.
+    wait_until(lambda: job.poll() is not None or finished(), what=stage, every=0.2)
     assert job.poll() is None, f"the job ended before it could be killed:\n{log_of(path).read_text()}"
 
 
@@ -122,36 +123,39 @@ def kill_when(path: Path, output: Path, pattern: str) -> None:
     ],
 )
 def test_a_wrong_config_is_one_line_and_status_2(
-    tmp_path: Path, fields: dict[str, Any], arguments: list[str], message: str
-) -> None:
+    tmp_path: Path, fields: dict[str, Any], arguments: list[str], message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     path = builds.write_config(tmp_path, builds.config(tmp_path / "out", **fields))
-    done = builds.run(path, *arguments)
-    assert_refused(done, message)
+    assert_refused(message, path, *arguments, capsys=capsys)
     assert not (tmp_path / "out").exists()
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    assert_refused(builds.run(tmp_path / "none.yaml"), "none.yaml")
+def test_missing_files_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The first in a separate process, whose whole output a user sees."""
+    done = builds.run(tmp_path / "none.yaml")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "none.yaml" in done.stderr
     source = {"name": "x", "kind": "wikimedia", "paths": [str(tmp_path / "gonewiki-pages-articles.xml.bz2")]}
     path = builds.write_config(tmp_path, builds.config(tmp_path / "out", sources=[source]))
-    assert_refused(builds.run(path), "gonewiki-pages-articles.xml.bz2")
+    assert_refused("gonewiki-pages-articles.xml.bz2", path, capsys=capsys)
     source["paths"] = ["s3://no-such-bucket-here/x.xml.bz2"]
     path = builds.write_config(tmp_path, builds.config(tmp_path / "out", sources=[source]))
-    assert_refused(builds.run(path), "s3://no-such-bucket-here")
+    assert_refused("s3://no-such-bucket-here", path, capsys=capsys)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_wrong_vocabulary_file_is_named(tmp_path: Path) -> None:
+def test_a_wrong_vocabulary_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\nword\n")
     data = builds.config(tmp_path / "out", vocabulary={"path": str(vocabulary)})
-    done = builds.run(builds.write_config(tmp_path, data))
-    assert_refused(done, "vocab.txt:6")
+    assert_refused("vocab.txt:6", builds.write_config(tmp_path, data), capsys=capsys)
     assert not (tmp_path / "out").exists()
 
 
-def assert_refused(done: subprocess.CompletedProcess[str], message: str) -> None:
-    assert done.returncode == 2, done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert message in last, done.stderr
-    assert "Traceback" not in done.stderr
+def assert_refused(message: str, path: Path, *arguments: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Checks that the job ends with status 2 and names the mistake in its last line."""
+    assert builds.run_here(path, *arguments) == 2
+    errors = capsys.readouterr().err
+    assert message in errors.strip().splitlines()[-1], errors
+    assert "Traceback" not in errors
