@@ -315,10 +315,15 @@ class TrainConfig(Section):
     (activation checkpointing): less memory, up to a third more computation."""
     fit_micro_batch: MayChange[bool | None] = None
     """Try the largest micro-batch before the first step of each phase, and halve it on all ranks while one of
-    them runs out of memory. The global batch does not change. Defaults to true on GPUs."""
+    them runs out of memory. The global batch does not change. Defaults to true on GPUs with data_parallel
+    ddp."""
     loss_chunk: MayChange[Annotated[int, Field(ge=0)]] = 0
     """Masked tokens whose logits are computed at a time, for large vocabularies: 4096 with 119,547 subwords
     save a few GB of memory. 0 computes all logits of a micro-batch together."""
+    data_parallel: MayChange[Literal["ddp", "fsdp"]] = "ddp"
+    """How ranks share the work. ddp: each rank holds all weights, gradients and moments. fsdp
+    (torch's fully_shard): each rank holds its share of them, and gathers the weights of a layer when it runs,
+    for models that do not fit into the memory of one GPU. Losses are the same up to rounding."""
     gradient_exchange: MayChange[Literal["fp32", "bf16"]] = "fp32"
     """Type in which ranks send each other gradients. bf16 halves the bytes: each rank rounds its gradients
     once, the sum is in fp32, and its mean is rounded again. With one rank nothing is sent."""
@@ -343,6 +348,8 @@ class TrainConfig(Section):
             raise ValueError("objective: cannot be combined with distillation")
         if self.loss_chunk and self.distillation:
             raise ValueError("loss_chunk: distillation compares all logits; set loss_chunk to 0")
+        if self.data_parallel == "fsdp":
+            self._check_fsdp()
         if self.evaluation and self.evaluation.ema and self.ema is None:
             raise ValueError("evaluation.ema: the run keeps no average of the weights; set ema")
         if self.mask_rule and self.data.masking == "static":
@@ -361,3 +368,25 @@ class TrainConfig(Section):
                     f"phases.{number}.warmup: with schedule.span run there is one warm-up, schedule.warmup"
                 )
         return self
+
+    def _check_fsdp(self) -> None:
+        """Raises ValueError for settings that need whole weights on a rank."""
+        if self.optimizer.kind == "muon":
+            raise ValueError(
+                "optimizer.kind: muon needs whole matrices; use adamw, lamb or stable_adamw, or set"
+                " data_parallel to ddp"
+            )
+        if self.checkpoints.format == "whole":
+            raise ValueError(
+                "checkpoints.format: with data_parallel fsdp no rank has all weights; use auto or sharded"
+            )
+        if self.fit_micro_batch:
+            raise ValueError(
+                "fit_micro_batch: with data_parallel fsdp no rank can try a micro-batch alone; remove it, and"
+                " forecast the memory with `bertmill plan --gpu-memory-gb`"
+            )
+        if self.stability.check_ranks_every:
+            raise ValueError(
+                "stability.check_ranks_every: with data_parallel fsdp the ranks have no copies to compare;"
+                " remove it"
+            )

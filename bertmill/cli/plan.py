@@ -195,7 +195,7 @@ def training_text(config: TrainConfig, vocab_size: int, cluster: GpuCluster) -> 
 def _memory_line(config: TrainConfig, phase: Phase, vocab_size: int, gpus: int, rates: Rates) -> str:
     memory = rates.training.memory
     tokens = micro_batch_tokens(phase, gpus)
-    needed = training_gib(config, vocab_size, tokens, memory) + memory.reserved_gib
+    needed = training_gib(config, vocab_size, tokens, memory, gpus) + memory.reserved_gib
     return f"memory at {phase.max_seq_length}: {needed:.1f} GiB with micro-batches of {tokens:,} tokens"
 
 

@@ -251,6 +251,9 @@ def _phase(
     gpu_rate, source = one_gpu(model, length, training)
     compute = math.ceil(phase.global_batch / gpus) / gpu_rate
     reduction = reduce_seconds(parameters(model), cluster, training)
+    if config.data_parallel == "fsdp":
+        # In every micro-batch weights are gathered twice and gradients summed: three halves of an all-reduce.
+        reduction *= 1.5 * math.ceil(phase.global_batch * length / gpus / phase.micro_batch_tokens)
     step = compute + max(0.0, reduction - training.hidden_communication * compute)
     return PhaseForecast(
         max_seq_length=length,

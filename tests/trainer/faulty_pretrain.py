@@ -15,6 +15,7 @@ from tests.trainer.records import FreeEvent
 from trainer import pretrain
 from trainer.checkpoint import parts as checkpoint_parts
 from trainer.checkpoint.folders import list_folders
+from trainer.distributed.sharding import local
 from trainer.run import loop
 
 
@@ -96,7 +97,7 @@ class FaultyTrainer(loop.Trainer):
         checkpoint = super()._finish()
         reads = sum(stream.rows.lengths_read for stream in self.data.streams.values())
         self._note("reads", rank=self.ranks.rank, lengths=reads)
-        sums = [float(parameter.double().sum()) for parameter in self.network.parameters]
+        sums = [float(local(parameter).double().sum()) for parameter in self.network.parameters]
         self._note("weights", sums=sums)
         return checkpoint
 

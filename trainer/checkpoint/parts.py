@@ -7,9 +7,12 @@
         optimizer.pt                       groups and step counters, by rank 0 (loaded with weights_only)
         MANIFEST.json                      lists all parts (rank 0 writes it last)
 
-The ranks hold equal copies, so any division of the tensors is correct, and any number of ranks can load the
-checkpoint. The ranks communicate through the storage alone, because a save runs in the background, where no
-rank may wait in a collective. torch's distributed format (DCP) is not used because its index is a pickle.
+Where the ranks hold equal copies, each saves some of the tensors, and any division is correct. Where they
+share the tensors (``data_parallel: fsdp``), each saves its rows, and a name that several parts have is one
+tensor, cut along its first dimension, in the order of the parts. Any number of ranks can load either, with
+sharded weights or without. The ranks communicate through the storage alone, because a save runs in the
+background, where no rank may wait in a collective. torch's distributed format (DCP) is not used because its
+index is a pickle.
 """
 
 import json
@@ -25,6 +28,7 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from cluster import storage
@@ -125,8 +129,11 @@ def divide(sizes: Mapping[str, int], world_size: int) -> list[list[str]]:
 def share_of(state: TrainingState, rank: int, world_size: int) -> RankShare:
     """What ``rank`` saves of ``state``."""
     tensors = named_tensors(state)
-    names = divide({name: tensor.nbytes for name, tensor in tensors.items()}, world_size)[rank]
-    own_tensors = {name: tensors[name] for name in names}
+    # The class of sharded tensors takes a second to import.
+    rows = {name: tensor.to_local() for name, tensor in tensors.items() if hasattr(tensor, "to_local")}
+    copies = {name: tensor.nbytes for name, tensor in tensors.items() if name not in rows}
+    own_tensors = {name: tensors[name] for name in divide(copies, world_size)[rank]}
+    own_tensors |= {name: tensor for name, tensor in rows.items() if tensor.numel()}
     if rank != 0:
         return RankShare(own_tensors)
     optimizer = dict(state.optimizer)
@@ -150,21 +157,28 @@ def read_parts(folder: Path, names: Iterable[str], run: RunState, origin: str) -
     """The state in the parts ``names``. Raises CheckpointError that names the file."""
     weights: dict[str, dict[str, Tensor]] = {"model": {}, "ema": {}}
     optimizer = files.read_optimizer(folder, origin)
+    pieces: dict[str, list[Tensor]] = {}
     for file in names:
         try:
             tensors = safetensors.torch.load_file(folder / file)
         except (safetensors.SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{origin}/{file}: not readable as safetensors: {error}") from error
         for name, tensor in tensors.items():
-            kind, _, rest = name.partition("/")
-            if kind in weights:
-                weights[kind][rest] = tensor
-                continue
-            number, _, moment = rest.partition("/")
-            try:
-                optimizer["state"][int(number)][moment] = tensor
-            except (KeyError, TypeError, ValueError) as error:
-                raise CheckpointError(f"{origin}/{file}: {name} does not belong to the optimizer") from error
+            pieces.setdefault(name, []).append(tensor)
+    for name, rows in pieces.items():
+        try:
+            tensor = rows[0] if len(rows) == 1 else torch.cat(rows)
+        except RuntimeError as error:
+            raise CheckpointError(f"{origin}: the parts of {name} do not fit together: {error}") from error
+        kind, _, rest = name.partition("/")
+        if kind in weights:
+            weights[kind][rest] = tensor
+            continue
+        number, _, moment = rest.partition("/")
+        try:
+            optimizer["state"][int(number)][moment] = tensor
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{origin}: {name} does not belong to the optimizer") from error
     return TrainingState(weights["model"], optimizer, run, weights["ema"], files.read_tokenizer(folder))
 
 

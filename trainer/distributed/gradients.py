@@ -75,3 +75,10 @@ def _exchange(values: Tensor, outgoing: Tensor, incoming: Tensor) -> Tensor:
     mean = (incoming.sum(0, dtype=torch.float32) / ranks).to(torch.bfloat16)
     dist.all_gather_into_tensor(outgoing.view(-1), mean)
     return values.copy_(outgoing.view(-1)[:count])
+
+
+def sum_of_ranks(values: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """The share of a rank in the sum of ``values`` over ``group``: bf16 [n] -> fp32 [n / ranks]."""
+    incoming = torch.empty_like(values)
+    dist.all_to_all_single(incoming, values, group=group)
+    return incoming.view(group.size(), -1).sum(0, dtype=torch.float32)

@@ -118,13 +118,15 @@ def evaluate_until(
     model.eval()
     try:
         for first in range(0, len(held_out), ranks.world_size):
-            share.add(first + ranks.rank)
+            batch = share.read(first + ranks.rank)
             # Each of these sums takes a fraction of the time of a micro-batch.
             failed, stopped = ranks.sum_on_host([int(share.error is not None), int(stop())])
             if failed:
                 break
             if stopped:
                 return None
+            if batch is not None:
+                share.add(batch, counts=first + ranks.rank < len(held_out))
     finally:
         model.train(was_training)
     ranks.fail_together(share.error)
@@ -144,15 +146,20 @@ class _Share:
         self._objective = PretrainingLoss(model, len(held_out.languages))
         self._ones = torch.ones(4, dtype=torch.int64, device=ranks.device)
 
-    def add(self, number: int) -> None:
-        """Adds micro-batch ``number``, if there is one."""
-        if number >= len(self._held_out):
-            return
+    def read(self, number: int) -> MicroBatch | None:
+        """Micro-batch ``number``, or the last one if there are fewer. Sets ``error`` if it cannot be read."""
         try:
-            batch = self._held_out.batch(number).to(self._device)
+            return self._held_out.batch(min(number, len(self._held_out) - 1)).to(self._device)
         except BertmillError as error:
             self.error = error
-            return
+            return None
+
+    def add(self, batch: MicroBatch, *, counts: bool) -> None:
+        """Adds ``batch`` if it ``counts``. It is always computed, because ranks with sharded weights gather
+        them together.
+        """
         enabled = self._dtype != torch.float32
         with torch.no_grad(), torch.autocast(self._device.type, self._dtype, enabled=enabled):
-            self._sums += (self._objective(batch, self._ones).statistics.double() * _UNIT).round().long()
+            statistics = self._objective(batch, self._ones).statistics
+        if counts:
+            self._sums += (statistics.double() * _UNIT).round().long()

@@ -160,6 +160,8 @@ class Started(Event):
     host: str
     process: int
     world_size: int
+    data_parallel: Literal["ddp", "fsdp"] | None = None
+    """ddp: each rank holds all weights. fsdp: the ranks share them. None for a single rank."""
     device: str
     step: int
     total_steps: int

@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from trainer.distributed.sharding import local, local_rows
+
 
 class WeightAverage:
     """The average of the parameters of ``model``, in their precision and on their device.
@@ -15,15 +17,15 @@ class WeightAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        self._model, self._decay = model, decay
-        self._weights = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        self._parameters, self._decay = dict(model.named_parameters()), decay
+        self._weights = {name: weight.detach().clone() for name, weight in self._parameters.items()}
 
     @torch.no_grad()
     def update(self, steps: int) -> None:
         """Updates the average with the weights after ``steps`` steps, without waiting for the device."""
         decay = min(self._decay, (1 + steps) / (10 + steps))
-        current = [weight.detach() for _, weight in self._model.named_parameters()]
-        torch._foreach_lerp_(list(self._weights.values()), current, 1 - decay)
+        current = [local(weight) for weight in self._parameters.values()]
+        torch._foreach_lerp_([local(weight) for weight in self._weights.values()], current, 1 - decay)
 
     @contextmanager
     @torch.no_grad()
@@ -37,10 +39,11 @@ class WeightAverage:
 
     def _exchange(self) -> None:
         # In place, because optimizer and kernels hold these tensors, and one by one, to need little memory.
-        for name, weight in self._model.named_parameters():
-            before = weight.detach().clone()
-            weight.detach().copy_(self._weights[name])
-            self._weights[name].copy_(before)
+        for name, weight in self._parameters.items():
+            current, average = local(weight), local(self._weights[name])
+            before = current.clone()
+            current.copy_(average)
+            average.copy_(before)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Name of a parameter -> its average."""
@@ -48,14 +51,14 @@ class WeightAverage:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restores ``state``. Raises ValueError when it does not fit the model."""
+        """Restores ``state``, whole or sharded. Raises ValueError when it does not fit the model."""
         if state.keys() != self._weights.keys():
             raise ValueError(f"the average has other parameters: {min(state.keys() ^ self._weights.keys())}")
         for name, weight in self._weights.items():
             if state[name].shape != weight.shape or state[name].dtype != weight.dtype:
                 raise ValueError(f"the average of {name} is {state[name].dtype} {list(state[name].shape)}")
-            weight.copy_(state[name])
+            local(weight).copy_(local_rows(state[name], weight))
 
     def restart(self) -> None:
         """Resets the average to the model's weights."""
-        self.load_state_dict({name: weight.detach() for name, weight in self._model.named_parameters()})
+        self.load_state_dict({name: weight.detach() for name, weight in self._parameters.items()})

@@ -6,11 +6,20 @@ without the host.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
+
+from trainer.distributed.sharding import (
+    is_sharded,
+    local,
+    local_parts,
+    norms,
+    sharded_as,
+    sum_over_shards,
+)
 
 Kind = Literal["adamw", "lamb", "muon", "stable_adamw"]
 
@@ -99,13 +108,23 @@ def load_moments(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Non
         {name: value for name, value in group.items() if name not in ("params", "lr")}
         for group in optimizer.param_groups
     ]
-    optimizer.load_state_dict(state)
+    optimizer.load_state_dict(_sharded_state(optimizer, state))
     for group, own in zip(optimizer.param_groups, settings, strict=True):
         group.update(own)
         of_muon = isinstance(optimizer, Muon) and group["matrix"]
         expected = {"momentum"} if of_muon else {"step", "exp_avg", "exp_avg_sq"}
         for parameter in group["params"]:
             _check_moments(parameter, optimizer.state.get(parameter) or {}, expected)
+
+
+def _sharded_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """``state`` with whole moments replaced by those that this rank keeps of them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    moments = {
+        number: {name: sharded_as(value, parameters[number]) for name, value in values.items()}
+        for number, values in state["state"].items()
+    }
+    return {**state, "state": moments}
 
 
 def _check_moments(parameter: Tensor, moments: dict[str, Any], expected: set[str]) -> None:
@@ -172,8 +191,8 @@ class _DeviceOptimizer(torch.optim.Optimizer):
         return (self.found_inf == 0).float()
 
     def _gradients(self, parameters: list[Tensor]) -> list[Tensor]:
-        """fp32 gradients, all 0 when the step is skipped, because they may not be finite then."""
-        gradients = [parameter.grad.float() for parameter in parameters if parameter.grad is not None]
+        """The rank's gradients in fp32, all 0 when the step is skipped: they may not be finite then."""
+        gradients = [local(p.grad).float() for p in parameters if p.grad is not None]
         if self.found_inf is None:
             return gradients
         skipped = self.found_inf != 0
@@ -190,8 +209,8 @@ class _DeviceOptimizer(torch.optim.Optimizer):
                     "exp_avg": torch.zeros_like(parameter),
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
-        first = [self.state[parameter]["exp_avg"] for parameter in parameters]
-        second = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
+        first = [local(self.state[parameter]["exp_avg"]) for parameter in parameters]
+        second = [local(self.state[parameter]["exp_avg_sq"]) for parameter in parameters]
         steps = [self.state[parameter]["step"] for parameter in parameters]
         beta1, beta2 = group["betas"]
         # As a list, because the overload for one tensor copies it to the host.
@@ -223,17 +242,22 @@ class Lamb(_DeviceOptimizer):
     def _update(self, group: dict[str, Any], parameters: list[Tensor]) -> None:
         keep = self._keep(parameters[0])
         direction = self._adam_direction(group, parameters, self._gradients(parameters), keep)
+        weights = [local(parameter) for parameter in parameters]
         if group["weight_decay"]:
-            torch._foreach_add_(direction, parameters, alpha=group["weight_decay"])
+            torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
         lr = group["lr"] * keep
         if not group["adapt"]:
             torch._foreach_mul_(direction, lr)
-            torch._foreach_sub_(parameters, direction)
+            torch._foreach_sub_(weights, direction)
             return
-        matrices = [part for parameter in parameters for part in parameter.chunk(group["parts"])]
-        updates = [part for update in direction for part in update.chunk(group["parts"])]
-        weight_norms = torch.stack(list(torch._foreach_norm(matrices)))
-        update_norms = torch.stack(list(torch._foreach_norm(updates)))
+        parts = [local_parts(parameter, group["parts"]) for parameter in parameters]
+        matrices = [matrix for own in parts for matrix in own]
+        updates = [
+            part
+            for update, own in zip(direction, parts, strict=True)
+            for part in update.split([len(matrix) for matrix in own])
+        ]
+        weight_norms, update_norms = norms([*matrices, *updates], parameters[0]).chunk(2)
         both = (weight_norms > 0) & (update_norms > 0)
         ratio = torch.where(both, weight_norms / update_norms, torch.ones_like(weight_norms))
         torch._foreach_mul_(updates, list((ratio * lr).unbind()))
@@ -303,11 +327,20 @@ class StableAdamW(_DeviceOptimizer):
         direction = self._adam_direction(group, parameters, gradients, keep)
         states = [self.state[parameter] for parameter in parameters]
         correction = 1 - group["betas"][1] ** states[0]["step"].clamp(min=1)
-        second = torch._foreach_div([state["exp_avg_sq"] for state in states], correction)
+        second = torch._foreach_div([local(state["exp_avg_sq"]) for state in states], correction)
         torch._foreach_clamp_min_(second, group["eps"] ** 2)
         squares = torch._foreach_div(torch._foreach_mul(gradients, gradients), second)
-        spread = torch.stack([square.mean() for square in squares]).sqrt()
+        spread = _means(squares, parameters).sqrt()
         lr = list((group["lr"] * keep / spread.clamp(min=1)).unbind())
-        torch._foreach_add_(direction, parameters, alpha=group["weight_decay"])
+        weights = [local(parameter) for parameter in parameters]
+        torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
         torch._foreach_mul_(direction, lr)
-        torch._foreach_sub_(parameters, direction)
+        torch._foreach_sub_(weights, direction)
+
+
+def _means(values: Sequence[Tensor], parameters: list[Tensor]) -> Tensor:
+    """The mean of each of ``values``, over all ranks if the ``parameters`` are sharded."""
+    if not is_sharded(parameters[0]):
+        return torch.stack([value.mean() for value in values])
+    counts = torch.tensor([parameter.numel() for parameter in parameters], device=values[0].device)
+    return sum_over_shards(torch.stack([value.sum() for value in values]), parameters[0]) / counts

@@ -61,9 +61,10 @@ def _step_line(record: StepRecord, total_steps: int) -> str:
 
 def _start_line(record: Started) -> str:
     origin = f"resumes after step {record.step} from {record.checkpoint}" if record.step else "starts"
+    way = f" ({record.data_parallel})" if record.data_parallel else ""
     changes = "".join(f"\n  changed: {change}" for change in record.changes)
     return (
-        f"attempt {record.attempt} {origin}: {record.world_size} ranks on {record.device},"
+        f"attempt {record.attempt} {origin}: {record.world_size} ranks{way} on {record.device},"
         f" {record.parameters:,} parameters, attention {record.kernel.name} ({record.kernel.reason}){changes}"
     )
 

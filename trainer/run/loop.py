@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 from cluster import storage
 from cluster.jobs.lease import FencedError
@@ -22,6 +23,7 @@ from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.data.step_plan import StepPlan
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.sharding import whole
 from trainer.evaluation.held_out import ALL, evaluate_until
 from trainer.hooks import CommitAnnouncer, Hooks
 from trainer.model.attention import Kernel
@@ -141,7 +143,8 @@ class Trainer:
             **{f"{name} (SHA-256)": digest for name, digest in sorted(network.digests.items())},
         }
         compare_ranks(facts, ranks)
-        checkpoint_format, size = config.checkpoints.format, state_bytes(network)
+        checkpoint_format = "sharded" if network.sharded else config.checkpoints.format
+        size = state_bytes(network)
         self.sharded = is_sharded(checkpoint_format, size, ranks.world_size)
         check_trackers(config.logging.trackers, ranks)
         if config.data.check_shards and self.position.step == 0:
@@ -296,6 +299,8 @@ class Trainer:
             return error
         if step == (newest.step if newest else self.resumed_from):
             return FencedError(f"{error}; every step up to {step} is in a checkpoint")
+        if self.network.sharded:
+            return FencedError(f"{error}; no rank has all weights after step {step}, so they are not kept")
         try:
             uri = store.set_aside(step, self._state())
         except (BertmillError, OSError, RuntimeError) as problem:
@@ -309,6 +314,8 @@ class Trainer:
 
     def _compare_ranks(self, *, saves: bool) -> None:
         every = self.config.stability.check_ranks_every
+        if self.network.sharded:
+            return  # there are no copies that could differ
         if saves if every is None else every and self.position.step % every == 0:
             check_ranks_agree(self.network.model.named_parameters(), self.ranks, self.position.step)
 
@@ -329,15 +336,19 @@ class Trainer:
         settings = self.config.evaluation
         if settings is None or not (self.finished or self.position.step % settings.every_steps == 0):
             return True
-        held_out, network = self.held_out[plan.max_seq_length], self.network
-        stop, precision = self.hooks.stop_requested, network.precision
-        figures = evaluate_until(network.model, held_out, self.ranks, precision, stop=stop)
+        network = self.network
+        measure = partial(
+            evaluate_until, network.model, self.held_out[plan.max_seq_length], self.ranks, network.precision,
+            stop=self.hooks.stop_requested,
+        )  # fmt: skip
+        with whole(network.loss):
+            figures = measure()
         if figures is None:
             return False
         of_average = None
         if settings.ema and network.average is not None:
-            with network.average.in_model():
-                of_average = evaluate_until(network.model, held_out, self.ranks, precision, stop=stop)
+            with network.average.in_model(), whole(network.loss):
+                of_average = measure()
             if of_average is None:
                 return False
         self.log.write(Evaluated(step=self.position.step, held_out=figures, held_out_ema=of_average))

@@ -28,7 +28,8 @@ class MemoryFit:
     ) -> None:
         self._config, self._ranks, self._reader = config, ranks, reader
         self._position, self._log = position, log
-        by_default = ranks.device.type == "cuda"
+        # Not with sharded weights, which the ranks gather together in every forward pass.
+        by_default = ranks.device.type == "cuda" and config.data_parallel == "ddp"
         self._tries = by_default if config.fit_micro_batch is None else config.fit_micro_batch
         self._tried: set[int] = set()
         for limit in position.micro_batches:

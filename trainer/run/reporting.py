@@ -75,6 +75,7 @@ class Reporter:
                 host=socket.gethostname(),
                 process=os.getpid(),
                 world_size=self._ranks.world_size,
+                data_parallel=self._config.data_parallel if self._ranks.world_size > 1 else None,
                 device=str(self._ranks.device),
                 step=position.step,
                 total_steps=self._data.plan.total_steps,

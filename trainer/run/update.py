@@ -13,6 +13,7 @@ from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.distributed.gradients import data_parallel
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.sharding import total_norm
 from trainer.model.microbatch import MicroBatch
 from trainer.model.objectives import STATISTICS, LossSums
 from trainer.optim.optimizers import set_learning_rate, skip_step
@@ -49,13 +50,16 @@ class Update:
         self._config, self._ranks, self._network = config, ranks, network
         self._guard, self._learning_rates = guard, learning_rates
         self.module: nn.Module = network.loss
-        if ranks.world_size > 1:
+        # DistributedDataParallel takes the mean over ranks, sharded weights the sum. The loss is a sum.
+        self._ranks_in_mean = 1
+        if ranks.world_size > 1 and not network.sharded:
             self.module = data_parallel(network.loss, config.gradient_exchange)
+            self._ranks_in_mean = ranks.world_size
 
     def fits(self, batch: MicroBatch, targets: Tensor) -> bool:
         """Whether ``batch`` fits into memory, forward and backward, with everything else that a step needs.
 
-        Makes no collective call and leaves no gradient.
+        Makes no collective call and leaves no gradient. Not for sharded weights, which every rank gathers.
         """
         network, device = self._network, self._ranks.device
         self._use_rotary_base(None)
@@ -109,7 +113,7 @@ class Update:
                 # After the handler, whose traceback would keep the tensors of the failed pass.
                 self._clear()
                 batches = smaller(batches, problem)
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = total_norm([p.grad for p in parameters if p.grad is not None])
         if batches.plan.step_in_phase == 0:
             self._guard.forget()
         skip = self._ranks.max_on_device(self._guard.is_bad(norm).to(torch.uint8)).bool()
@@ -140,6 +144,5 @@ class Update:
         bf16 = self._network.precision == torch.bfloat16
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             sums: LossSums = self.module(micro_batch.to(device, non_blocking=True), targets)
-        # DistributedDataParallel takes the mean over ranks. The loss is a sum over them.
-        (sums.loss * self._ranks.world_size).backward()
+        (sums.loss * self._ranks_in_mean).backward()
         return sums.statistics

@@ -22,6 +22,7 @@ from trainer.data.rows import ShardRows
 from trainer.data.shared_lengths import SharedLengths
 from trainer.data.step_plan import TrainingPlan
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.sharding import shard
 from trainer.evaluation.held_out import HeldOut
 from trainer.export.initial_weights import load_teacher, start_from
 from trainer.export.load_model import content_digest, load_model
@@ -71,6 +72,8 @@ class Network:
     """The objective that the config adds."""
     average: WeightAverage | None = None
     """Moving average of the weights, if the config sets ``ema``."""
+    sharded: bool = False
+    """Whether weights, moments and average are divided over the ranks (trainer/distributed/sharding.py)."""
 
     def count_objective_targets(self, batches: Sequence[MicroBatch]) -> int:
         """Targets of the added objective in ``batches``, which are in host memory. 0 without an objective."""
@@ -202,6 +205,12 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
     model = BertPretraining(shape)
     objective = load_objective(config, shape)
     loss, digests = _build_loss(config, model, objective, corpus, ranks.device)
+    sharded = config.data_parallel == "fsdp" and ranks.world_size > 1
+    if sharded:
+        model.encoder.keeps_copies = False
+        # A layer that all share is needed all the time, so it is no unit of its own.
+        layers = () if shape.share_layers else tuple(model.encoder.layers)
+        shard(loss, layers, ranks.device, config.gradient_exchange)
     model.to(ranks.device)
     precision = precision_of(config)
     model.use_kernel(ranks.device, precision)
@@ -209,7 +218,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
     model.encoder.recompute_layers = config.recompute_layers
     loss.z_loss, loss.chunk = config.stability.z_loss, config.loss_chunk
     if config.compile:
-        _compile(config, loss, fused=model.encoder.fused)
+        _compile(config, loss, whole=not (model.encoder.fused or sharded))
     return Network(
         config=shape,
         model=model,
@@ -221,6 +230,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
         digests=digests,
         objective=objective.module if objective else None,
         average=WeightAverage(model, config.ema) if config.ema is not None else None,
+        sharded=sharded,
     )
 
 
@@ -257,8 +267,8 @@ def _optimizer_of(config: TrainConfig, model: BertPretraining) -> torch.optim.Op
     )
 
 
-def _compile(config: TrainConfig, loss: PretrainingLoss, *, fused: bool) -> None:
-    """Compiles ``loss``. With a fused encoder, only what follows it (with distillation, nothing).
+def _compile(config: TrainConfig, loss: PretrainingLoss, *, whole: bool) -> None:
+    """Compiles ``loss``, or only what follows a fused or sharded encoder (with distillation, nothing).
 
     With fixed shapes every sequence length gets its own graph: by default, torch compiles the second
     length for shapes of any size, which is slower.
@@ -269,10 +279,10 @@ def _compile(config: TrainConfig, loss: PretrainingLoss, *, fused: bool) -> None
     fixed = config.data.fixed_shapes is not False
     dynamic = False if fixed else None
     loss.compile_chunks = fixed
-    if fused:
-        loss.compile_after_encoder(config.compile_mode, dynamic=dynamic)
-    else:
+    if whole:
         loss.compile(mode=config.compile_mode, dynamic=dynamic)
+    else:
+        loss.compile_after_encoder(config.compile_mode, dynamic=dynamic)
 
 
 def load_objective(config: TrainConfig, model: ModelConfig) -> LoadedObjective | None:

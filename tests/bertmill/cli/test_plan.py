@@ -375,7 +375,7 @@ def test_what_does_not_fit_into_a_gpu_is_refused(capsys: pytest.CaptureFixture[s
     assert main(["plan", config, "--gpus", "64", "--gpu-memory-gb", "80"]) == 0
     assert main(["plan", config, "--gpu-memory-gb", "6"]) == 2
     error = capsys.readouterr().err
-    assert "even one sequence does not fit; set recompute_layers: 24, or use larger GPUs" in error
+    assert "even one sequence does not fit; set data_parallel: fsdp, recompute_layers: 24, or use" in error
 
 
 @pytest.mark.parametrize(
