@@ -1,7 +1,9 @@
 """Fixtures shared by all tests: one local Ray and one real S3 server for the session."""
 
+import os
 import sys
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from tests.support.fault_proxy import FaultProxy
     from tests.support.ray_cluster import RayCluster
     from tests.support.s3_server import S3Server
+
+# The models of the tests are small, and two processes of pytest run beside each other: more threads would
+# only wait for each other. torch reads the variable when it is imported. tests/numeric_matrix.py sets it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Modules that few tests need are imported where they are needed: tests/trainer/kernels/test_gpu.py needs only
 # torch with Triton, numpy, pydantic and pytest.
@@ -67,13 +73,16 @@ def no_hidden_process(request: pytest.FixtureRequest) -> Iterator[None]:
     guard.forbidden = False
 
 
+_STARTS = ("subprocess.Popen", "os.fork", "os.posix_spawn", "multiprocessing.start")
+
+
 class ProcessGuard:
     """An audit hook, which Python never removes."""
 
     forbidden = False
 
     def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
-        if self.forbidden and event in ("subprocess.Popen", "os.fork", "os.posix_spawn"):
+        if self.forbidden and event in _STARTS:
             raise AssertionError(
                 f"{event} {arguments[:1]}: tests/selection.py does not see that this starts it"
             )
@@ -81,6 +90,16 @@ class ProcessGuard:
 
 guard = ProcessGuard()
 sys.addaudithook(guard)
+_start = BaseProcess.start
+
+
+def _audited_start(process: BaseProcess) -> None:
+    """Python reports no event when multiprocessing spawns a process instead of forking it."""
+    sys.audit("multiprocessing.start", process.name)
+    _start(process)
+
+
+setattr(BaseProcess, "start", _audited_start)  # noqa: B010 - mypy allows no assignment to a method
 
 
 @pytest.fixture(scope="session")

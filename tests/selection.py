@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 FIXTURES = {"ray_session": "ray", "s3_process": "s3", "gs_process": "gs"}
-# Names that start processes, of the standard library or of the product.
+# Names that start processes, of the standard library, of the product or of its tests.
 _PROCESSES = {
     "Popen",
     "fork",
@@ -24,6 +24,7 @@ _PROCESSES = {
     "TerraformCommand",
     "MlflowClient",
     "open_trackers",
+    "by_two_processes",
 }
 WITH_PROCESSES = (*FIXTURES.values(), "process")
 _NUMERIC_NAMES = {"approx", "isclose", "allclose", "assert_close", "assert_allclose"}
