@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch._dynamo.callback import callback_handler
+from torch._dynamo.exc import BackendCompilerFailed
 
 from trainer.monitoring import compile_clock
 from trainer.monitoring.compile_clock import CompileClock
@@ -67,7 +68,7 @@ def test_a_failed_compilation_counts_too(clock: CompileClock, now: list[float]) 
         now[0] += 3
         raise RuntimeError("no such compiler")
 
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
+    with pytest.raises(BackendCompilerFailed):
         torch.compile(lambda tensor: tensor + 1, backend=broken)(torch.ones(3))
     assert clock.seconds == 3
 
