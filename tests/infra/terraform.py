@@ -164,8 +164,6 @@ def _converts(text: str, kind: str) -> bool:
 
 
 def _check_modules(module: Module, folder: Path) -> Iterator[str]:
-    import hcl2
-
     for name, body in module.modules.items():
         source = folder / body["source"].strip('"')
         if not source.is_dir():
@@ -175,7 +173,7 @@ def _check_modules(module: Module, folder: Path) -> Iterator[str]:
         given = set(body) - {"source", "__is_block__"} - _META
         yield from (f"module.{name}: unknown argument {one}" for one in sorted(given - inner.variables))
         for text in inner.texts.values():
-            for entry in _plain(hcl2.loads(text)).get("variable", []):
+            for entry in _parsed(text).get("variable", []):
                 for variable, content in entry.items():
                     if "default" not in content and variable not in given:
                         yield f"module.{name}: {variable} is missing"

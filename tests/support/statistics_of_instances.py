@@ -62,20 +62,26 @@ class Histograms:
         """Adds values, or the counts of values."""
         self.by_name.setdefault(name, Counter()).update(values)
 
+    def _count_one(self, name: str, value: Hashable) -> None:
+        counter = self.by_name.get(name)
+        if counter is None:
+            counter = self.by_name[name] = Counter()
+        counter[value] += 1
+
     def add(self, instance: Instance, rng: random.Random) -> None:
         """Counts one position of each instance, because positions of one instance depend on each other."""
         length, a_length = len(instance.tokens), instance.segment_ids.count(0)
-        self.count("label", [instance.label])
-        self.count("length", [length // 4])
-        self.count("segment a", [(instance.label, a_length // 4)])
-        self.count("targets", [len(instance.positions)])
-        self.count("first of a", [instance.tokens[1][:2]])
+        self._count_one("label", instance.label)
+        self._count_one("length", length // 4)
+        self._count_one("segment a", (instance.label, a_length // 4))
+        self._count_one("targets", len(instance.positions))
+        self._count_one("first of a", instance.tokens[1][:2])
         pick = rng.randrange(len(instance.positions))
-        self.count("position", [instance.positions[pick] * 32 // length])
-        self.count("kind", [instance.kinds[pick]])
+        self._count_one("position", instance.positions[pick] * 32 // length)
+        self._count_one("kind", instance.kinds[pick])
         runs = runs_of(instance.positions)
-        self.count("run", [rng.choice(runs)])
-        self.count("runs", [len(runs)])
+        self._count_one("run", rng.choice(runs))
+        self._count_one("runs", len(runs))
 
     def add_table(self, table: pa.Table, rng: np.random.Generator) -> None:
         """Adds the counts of `add` for all rows of a shard together."""

@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty").touch()
     (folder / "folder").mkdir()
     (folder / "random").write_bytes(os.urandom(3000))
-    (folder / "deep").write_bytes(b"[" * 2000)
+    (folder / "deep").write_bytes(b"[" * 1100)
     (folder / "deep.yaml").write_bytes(b"a: " + b"[" * 800 + b"]" * 800)
     (folder / "date.yaml").write_bytes(b"a: 2026-99-99\n")
     build_small_corpus(folder / "corpus")

@@ -1,6 +1,8 @@
 """Tests successful responses with wrong content, from a broken store or from a gateway before it."""
 
 import http.server
+import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -177,7 +179,16 @@ def test_a_broken_stream_resumes_at_its_position_or_fails(store: Scripted, schem
         assert stream.read() == DATA
 
 
-def test_a_redirect_loop(store: Scripted) -> None:
+@pytest.fixture
+def small_stack() -> Iterator[None]:
+    """A stack that overflows after a few dozen redirects."""
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack(0)) + 400)
+    yield
+    sys.setrecursionlimit(before)
+
+
+def test_a_redirect_loop(store: Scripted, small_stack: None) -> None:
     store.answers = [(307, {"Location": f"{store.endpoint}/y"}, b"")]
 
     def read(deeper: int) -> None:
