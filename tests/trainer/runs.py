@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import yaml
+from torch.multiprocessing.spawn import start_processes
 
 from tests.support.ray_cluster import ROOT
 from tests.support.s3_server import free_ports
@@ -75,6 +77,19 @@ def torchrun(config: Path, ranks: int) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
+def fork_server() -> ForkServerContext:
+    """The context of processes that fork from a server that has loaded torch and the trainer."""
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["tests.trainer.faulty_pretrain"])
+    return server
+
+
+def run_ranks(function: Callable[..., None], *arguments: Any, ranks: int) -> None:
+    """Calls ``function`` with a rank and ``arguments`` in a process for each rank. Raises if one fails."""
+    fork_server()
+    start_processes(function, arguments, nprocs=ranks, start_method="forkserver")
+
+
 class Group:
     """Ranks of a training as processes forked from a server that has loaded torch."""
 
@@ -89,8 +104,7 @@ class Group:
     ) -> None:
         """``overrides_of_last`` are given to the last rank only."""
         per_node = ranks_per_node or ranks
-        server = multiprocessing.get_context("forkserver")
-        server.set_forkserver_preload(["tests.trainer.faulty_pretrain"])
+        server = fork_server()
         launcher = "torchrun" if ranks > 1 else "local"
         arguments = ["--config", str(config), "--launcher", launcher, *overrides]
         shared = {

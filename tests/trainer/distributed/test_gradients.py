@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 
+from tests.trainer.runs import run_ranks
 from trainer.distributed.gradients import Exchange, data_parallel
 
 RANKS = 2
@@ -46,7 +46,7 @@ def one_rank(rank: int, folder: str) -> None:
 def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The results of each rank."""
     folder: Path = tmp_path_factory.mktemp("ranks")
-    spawn(one_rank, (str(folder),), nprocs=RANKS)
+    run_ranks(one_rank, str(folder), ranks=RANKS)
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 

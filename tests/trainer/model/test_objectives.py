@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from torch.multiprocessing.spawn import spawn
 
 from tests.trainer.models import STYLES, VOCAB, small_model
 from tests.trainer.packing import Row, pack, random_rows
+from tests.trainer.runs import run_ranks
 from trainer.model.objectives import (
     STATISTICS,
     PretrainingLoss,
@@ -87,7 +87,7 @@ def _unequal_rows(rank: int) -> list[Row]:
 
 
 def test_two_ranks_with_unequal_masked_counts_equal_one(tmp_path: Path) -> None:  # trainer-016
-    spawn(_rank, args=(str(tmp_path),), nprocs=2)
+    run_ranks(_rank, str(tmp_path), ranks=2)
     loss, statistics, grads = gradients([[*_unequal_rows(0), *_unequal_rows(1)]])
     for rank in range(2):
         shares = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
