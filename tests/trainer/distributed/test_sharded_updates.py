@@ -11,10 +11,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.multiprocessing.spawn import spawn
 
 from tests.trainer.models import VOCAB, small_model
 from tests.trainer.packing import pack, random_rows
+from tests.trainer.runs import run_ranks
 from trainer.distributed.sharding import load_whole, shard, total_norm
 from trainer.model.objectives import PretrainingLoss, batch_totals
 from trainer.optim.ema import WeightAverage
@@ -89,7 +89,7 @@ def one_rank(rank: int, folder: str) -> None:
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Kind of optimizer -> the state of rank 0, after all ranks were found to have the same one."""
     folder: Path = tmp_path_factory.mktemp("ranks")
-    spawn(one_rank, (str(folder),), nprocs=RANKS)
+    run_ranks(one_rank, str(folder), ranks=RANKS)
     first, *others = [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
     for other in others:
         same(first, other)
