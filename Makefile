@@ -9,7 +9,7 @@ DEMO := runs/demo
 # Empty: where it is set, each process that the tests start compiles every module of ours again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test all-tests check light-training light-rest lint docs setup clean
+.PHONY: demo test all-tests check light lint docs setup clean
 
 setup: $(VENV)/.installed
 
@@ -38,20 +38,13 @@ test: setup $(VENV)/.installed-infra
 all-tests: setup $(VENV)/.installed-infra
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
-# make starts the next of these as soon as one of its two cores is free. Each half of the tests is one process, which
-# loads only what its half needs: the tests of the training job need torch, and most others do not.
+# mypy is one process: beside the tests it takes time that they leave free.
 check: setup
-	$(MAKE) -j 2 --output-sync=target light-training lint light-rest
+	$(MAKE) -j 2 --output-sync=target lint light
 
-LIGHT := $(BIN)/python -m pytest -m "not (ray or s3 or gs or process or gpu)"
-TRAINING := tests/trainer tests/test_odd_values.py tests/test_continued_pretraining.py tests/examples
-
-light-training: setup
-	$(LIGHT) $(TRAINING)
-
-# All others, so that a new folder cannot be forgotten.
-light-rest: setup
-	$(LIGHT) tests $(TRAINING:%=--ignore=%)
+light: setup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder \
+		-m "not (ray or s3 or gs or process or gpu)"
 
 lint: setup
 	$(BIN)/ruff check .

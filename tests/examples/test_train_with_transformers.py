@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from examples import train_with_transformers
 from tests.trainer.synthetic import write_corpus
 
 
@@ -21,6 +20,9 @@ def losses(output: Path, step: int) -> dict[int, float]:
 
 
 def train(manifest: Path, output: Path, steps: int) -> float:
+    # Here, because it takes seconds in each process that collects this test.
+    from examples import train_with_transformers
+
     words = [str(manifest), "--output", str(output), "--steps", str(steps), "--batch-size", "16"]
     return train_with_transformers.main(
         [*words, "--max-seq-length", "32", "--hidden-size", "32", "--dropout", "0"]

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from datasketch import MinHash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +81,8 @@ def sets_of_known_similarity(chance: random.Random) -> Iterator[Any]:
 
 
 def test_signatures_estimate_as_well_as_datasketch() -> None:
+    from datasketch import MinHash  # here, because it loads scipy in each process that collects this test
+
     ours, theirs = [], []
     for pair in sets_of_known_similarity(random.Random(4)):
         truth = jaccard(*pair)

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import peft
 import pytest
 import torch
 import transformers
@@ -15,6 +14,8 @@ from trainer.export.directory import ModelCard, export_model
 
 @pytest.mark.parametrize(("style", "targets"), [("bert", ["query", "value"]), ("modern", ["Wqkv"])])
 def test_adapters_train_and_merge(style: str, targets: list[str], tmp_path: Path) -> None:
+    import peft  # here, because it takes a second in each process that collects this test
+
     tokenizer = write_tokenizer(tmp_path / "tokenizer", VOCAB)
     export_model(small_model(style), str(tmp_path / "model"), str(tokenizer), ModelCard("m"))
     load = transformers.AutoModelForSequenceClassification.from_pretrained

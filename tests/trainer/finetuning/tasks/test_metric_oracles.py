@@ -7,11 +7,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import scipy.stats
-import seqeval.metrics
-import sklearn.metrics
 
 from trainer.finetuning.tasks import metrics
+
+# Each test imports its library itself: they take seconds in each process that collects these tests.
 
 SEEDS = range(60)
 _BIO = ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]
@@ -30,6 +29,8 @@ def pairs(seed: int, tags: list[str], count: int = 12) -> tuple[list[list[str]],
 )
 def test_entity_f1_is_that_of_seqeval(tags: list[str]) -> None:
     """IOB2, bare BIO, BIOES and IOB1, with malformed sequences."""
+    import seqeval.metrics
+
     for seed in SEEDS:
         truth, guess = pairs(seed, tags)
         # seqeval names the type of a bare B or I "_".
@@ -37,12 +38,16 @@ def test_entity_f1_is_that_of_seqeval(tags: list[str]) -> None:
 
 
 def test_entities_that_only_predictions_have_count_as_wrong() -> None:
+    import seqeval.metrics
+
     truth, guess = [["O", "O", "B-PER"]], [["B-ORG", "O", "B-PER"]]
     assert metrics.entity_f1(truth, guess) == pytest.approx(seqeval.metrics.f1_score(truth, guess))
     assert metrics.entity_f1(truth, guess) == pytest.approx(2 / 3)
 
 
 def test_accuracy_of_parts_of_speech_is_that_of_seqeval() -> None:
+    import seqeval.metrics
+
     for seed in SEEDS:
         truth, guess = pairs(seed, ["NOUN", "VERB", "ADJ", "INTJ", "SCONJ"])
         flat = ([tag for row in rows for tag in row] for rows in (truth, guess))
@@ -52,6 +57,8 @@ def test_accuracy_of_parts_of_speech_is_that_of_seqeval() -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.UndefinedMetricWarning")
 def test_class_metrics_are_those_of_scikit_learn() -> None:
     """Some cases have classes that only the truth or only the predictions have."""
+    import sklearn.metrics
+
     for seed in SEEDS:
         draw = np.random.default_rng(seed)
         truth, guess = draw.integers(0, 2 + seed % 4, 30), draw.integers(seed % 2, 3 + seed % 3, 30)
@@ -66,6 +73,8 @@ def test_class_metrics_are_those_of_scikit_learn() -> None:
 
 
 def test_correlations_are_those_of_scipy() -> None:
+    import scipy.stats
+
     for seed in SEEDS:
         draw = np.random.default_rng(seed)
         truth = draw.integers(0, 6, 40).astype(float)
