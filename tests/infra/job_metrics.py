@@ -19,7 +19,7 @@ import yaml
 
 from tests.infra import dashboard
 from tests.infra.dashboard_page import page
-from tests.infra.prometheus import Series, prometheus, query, query_range, rule_health, wait_for
+from tests.infra.prometheus import REPORTS, Series, prometheus, query, query_range, rule_health, wait_for
 from tests.infra.tools import ROOT, find_tool
 from tests.support.ray_head import ray_head
 from tests.support.submitted_jobs import build, fail_build, submit_jobs
@@ -66,7 +66,7 @@ def run(folder: Path) -> SubmittedJobs:
     """Submits the jobs to their own Ray, which Prometheus scrapes if installed. ``folder`` must be empty."""
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     # Like the environment of `ray start`, with this environment's python first and no path to the checkout.
-    variables = {"PATH": path, "PYTHONPATH": "", "RAY_metrics_report_interval_ms": "1000"}
+    variables = {"PATH": path, "PYTHONPATH": "", **REPORTS}
     with ray_head(folder, 2, variables) as head:
         if find_tool("prometheus") is None:
             home = submit_jobs(head, folder)

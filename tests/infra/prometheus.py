@@ -18,10 +18,15 @@ from tests.support.waiting import HANG_SECONDS, wait_until
 
 Series = list[dict[str, Any]]
 
+REPORT_SECONDS = 2
+"""Between two reports of Ray's processes, and two scrapes. With one second, Ray's agent, which adds up the
+reports and answers the scrapes, takes a third of a core."""
+REPORTS = {"RAY_metrics_report_interval_ms": str(1000 * REPORT_SECONDS)}
+
 
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[str]:
-    """Scrapes ``target`` every second. Yields the URL of the server. Skips the test without Prometheus."""
+    """Scrapes ``target`` every REPORT_SECONDS. Yields the server's URL. Skips the test without Prometheus."""
     program = shutil.which("prometheus")
     if program is None:
         pytest.skip("prometheus is missing: apt-get install prometheus")
@@ -30,7 +35,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
     # With an interval of half a minute, the rules would not see a run of one minute twice.
     (folder / "rules.yaml").write_text(rules.replace("interval: 30s", "interval: 1s"))
     config = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "global": {"scrape_interval": f"{REPORT_SECONDS}s", "evaluation_interval": "1s"},
         "rule_files": ["rules.yaml"],
         "scrape_configs": [{"job_name": "ray", "static_configs": [{"targets": [target]}]}],
     }

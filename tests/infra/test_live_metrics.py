@@ -10,7 +10,7 @@ import pytest
 
 from cluster.ray_cluster import metrics
 from tests.infra import dashboard
-from tests.infra.prometheus import prometheus, query, rule_health, wait_for
+from tests.infra.prometheus import REPORTS, prometheus, query, rule_health, wait_for
 from tests.infra.tools import ROOT
 from tests.support.ray_head import RayHead, ray_head
 
@@ -47,7 +47,7 @@ for step in itertools.count(1):
 @pytest.fixture(scope="module")
 def publishing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
     folder = tmp_path_factory.mktemp("ray")
-    variables = {"PYTHONPATH": str(ROOT), "RAY_metrics_report_interval_ms": "1000"}
+    variables = {"PYTHONPATH": str(ROOT), **REPORTS}
     with ray_head(folder, variables=variables) as head:
         environment = {**head.environment, "RAY_ADDRESS": head.gcs}
         with (folder / "publisher.log").open("ab") as log:
@@ -65,7 +65,7 @@ def publishing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayHead]:
 @pytest.mark.ray
 def test_dashboard_on_real_figures(publishing: RayHead, tmp_path: Path) -> None:
     with prometheus(tmp_path, f"127.0.0.1:{publishing.metrics_port}") as server:
-        # Ray drops a gauge that is not set again for two reports, here two seconds.
+        # Ray drops a gauge that is not set again for two reports, here four seconds.
         wait_for(server, "ray_bertmill_train_step > 50")
         for figure in metrics.ALL:
             found = wait_for(server, f"ray_{metrics.PREFIX}{figure.name}")
