@@ -42,13 +42,10 @@ def test_an_unknown_command_is_status_2(capsys: pytest.CaptureFixture[str]) -> N
     assert "bild" in capsys.readouterr().err
 
 
-def test_a_users_mistake_is_one_line_without_traceback() -> None:
-    done = bertmill("export", "/no/such/run", "--to", "/tmp/x")
-    assert done.returncode == 2
-    assert (
-        done.stderr
-        == "bertmill: /no/such/run: neither a run with checkpoints nor a model with a config.json\n"
-    )
+def test_a_users_mistake_is_one_line_without_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "/no/such/run", "--to", "/tmp/x"]) == 2
+    mistake = "/no/such/run: neither a run with checkpoints nor a model with a config.json"
+    assert capsys.readouterr().err == f"bertmill: {mistake}\n"
 
 
 def test_explain_answers_every_line_and_continues_after_a_bad_one() -> None:
@@ -64,10 +61,10 @@ def test_explain_answers_every_line_and_continues_after_a_bad_one() -> None:
     assert "is missing" in answers[3]["error"]
 
 
-def test_explain_says_what_it_needs() -> None:
-    assert "--vocab" in bertmill("explain", "tokens").stderr
-    assert "FILE" in bertmill("explain", "dump").stderr
-    assert bertmill("explain", "dump").returncode == 2
+def test_explain_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    for area, needed in (("tokens", "--vocab"), ("dump", "FILE")):
+        assert main(["explain", area]) == 2
+        assert needed in capsys.readouterr().err
 
 
 def test_doctor_tries_reading_and_writing(tmp_path: Path) -> None:
