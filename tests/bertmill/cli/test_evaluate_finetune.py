@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from bertmill.cli import main
@@ -59,26 +61,32 @@ def test_run_and_export_measure_alike(
     assert f"{of_run['all']['perplexity']:.4f}" in card
 
 
-def test_processes_of_torchrun_give_the_figures_of_one(run: str, corpus: Path) -> None:
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Lets torch compute with one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def test_processes_of_torchrun_give_the_figures_of_one(
+    run: str, corpus: Path, one_thread: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Equal to the bit with one thread per process. Other numbers of threads round products differently."""
-    elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3"]
-    command = ["-m", "bertmill", "evaluate", run, "--corpus", str(corpus), "--json"]
-    command += ["--micro-batch-tokens", "64"]
-
-    def printed(*words: str) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, *words],
-            check=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=HANG_SECONDS,
-        )
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
-    assert printed(*elastic, *command, "--launcher", "torchrun") == printed(*command)
+    elastic = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", "-m", "bertmill"]
+    words = ["--micro-batch-tokens", "64"]
+    command = ["evaluate", run, "--corpus", str(corpus), "--json", *words, "--launcher", "torchrun"]
+    done = subprocess.run(
+        [sys.executable, *elastic, *command],
+        check=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_SECONDS,
+    )
+    assert json.loads(done.stdout) == figures(capsys, run, corpus, *words)
 
 
 def test_part_of_the_rows_and_a_table(run: str, corpus: Path, capsys: pytest.CaptureFixture[str]) -> None:
