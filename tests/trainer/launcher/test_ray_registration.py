@@ -1,19 +1,16 @@
 """Ray Train has our committed checkpoints registered, in place."""
 
 import json
-import os
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.support.ray_cluster import RayCluster
 from tests.support.s3_server import S3Server
-from tests.support.waiting import HANG_SECONDS, wait_until
-from tests.trainer.runs import History, phase, train_config
+from tests.support.waiting import HANG_SECONDS
+from tests.trainer.runs import phase, train_config
 from tests.trainer.synthetic import write_corpus
 from trainer import hooks
 from trainer.checkpoint.folders import list_folders
@@ -28,10 +25,8 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_corpus(tmp_path_factory.mktemp("corpus"), shard_rows=(100, 90, 66), lengths=(32,))
 
 
-def config_of(
-    folder: Path, manifest: Path, steps: int, timeout: float = HANG_SECONDS, storage: str | None = None
-) -> TrainConfig:
-    workers = {"num_workers": 2, "collective_timeout_seconds": timeout}
+def config_of(folder: Path, manifest: Path, steps: int, storage: str | None = None) -> TrainConfig:
+    workers = {"num_workers": 2, "collective_timeout_seconds": HANG_SECONDS}
     config = train_config(folder, manifest, phases=[phase(32, 16, 128, steps=steps)], workers=workers)
     config["run"]["accept_changes"] = ["phases"]
     config["run"]["storage"] = storage or config["run"]["storage"]
@@ -111,32 +106,3 @@ def test_ray_knows_the_last_checkpoint(
         assert result["metrics"] == step == result["record"]
         assert 1 <= result["best"] <= 3
     assert results[-1]["kept"] == 3
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_frozen_worker_is_given_up_in_the_time_set(
-    ray_session: object, tmp_path: Path, manifest: Path
-) -> None:
-    """The others may wait in a collective of ours or of Ray, which they call in every step here."""
-    from trainer.launcher.ray_train import fit
-
-    run = tmp_path / "runs" / "run"
-    frozen: list[int] = []
-
-    def freeze() -> None:
-        wait_until(lambda: len(History(run).events("samples")) >= 40)
-        (pid,) = (event["process"] for event in History(run).events("started") if event["rank"] == 1)
-        os.kill(pid, signal.SIGSTOP)
-        frozen.append(pid)
-
-    thread = threading.Thread(target=freeze)
-    thread.start()
-    result = fit(config_of(tmp_path, manifest, 120, timeout=20), lambda record: None)
-    thread.join()
-    history = History(run)
-    assert sorted(history.samples()) == list(range(120))
-    assert len(history.steps_of_attempts()) == 2
-    assert result.checkpoint is not None
-    assert result.checkpoint.path == list_folders(str(run))[0].uri
-    assert not Path(f"/proc/{frozen[0]}").exists()
