@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ import requests
 import yaml
 
 from cluster import storage
+from cluster.ray_cluster.connection import LOCAL_SETTINGS
 from tests.cluster.hosts import Host, Network, network
 from tests.support.checkout import ROOT, copy_checkout
 from tests.support.s3_server import BUCKET, S3Server
@@ -52,37 +53,50 @@ class Cluster:
             "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token, "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_memory_monitor_refresh_ms": "0", "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "GLOO_SOCKET_IFNAME": "eth0", "RAY_DISABLE_IMPORT_WARNING": "1",
+            # By default Ray looks for dead nodes every three seconds.
+            "RAY_health_check_period_ms": "500",
+            # Otherwise its workers have a niceness of 15, and other tests beside this one slow them down.
+            **{f"RAY_{name}": str(value) for name, value in LOCAL_SETTINGS.items()},
         }  # fmt: skip
         self.workers: dict[str, Host] = {}
         head = net.add("head")
         self.dashboard = f"http://{head.address}:8265"
         self._gcs = f"{head.address}:6379"
-        self._start(head, "head", [
+        self._start({"head": head}, [
             "--head", "--port=6379", "--num-cpus=0",
             f"--dashboard-host={head.address}", "--dashboard-port=8265",
         ])  # fmt: skip
 
-    def _start(self, host: Host, name: str, words: list[str]) -> None:
-        """Starts a node and waits for it. On a busy machine, Ray may exceed its own limit of 30 seconds."""
-        command = [
-            self._ray, "start", "--block", f"--node-ip-address={host.address}",
-            "--object-store-memory=150000000", *words,
-        ]  # fmt: skip
+    def _start(self, hosts: Mapping[str, Host], words: list[str]) -> None:
+        """Starts a node on each host and waits for all. A busy machine may exceed Ray's limit of 30 s."""
         deadline = time.monotonic() + HANG_SECONDS
+        waiting = dict(hosts)
         while time.monotonic() < deadline:
-            host.start(command, self._environment, self._folder / f"{name}.log")
-            wait_until(lambda: self.is_alive(host.address) or not host.running, what=f"node {name}")
-            time.sleep(5)  # the node stops again if one of Ray's processes fails to start
-            if host.running:
+            for name, host in waiting.items():
+                command = [
+                    self._ray, "start", "--block", f"--node-ip-address={host.address}",
+                    "--object-store-memory=150000000", "--include-log-monitor=false", *words,
+                ]  # fmt: skip
+                host.start(command, self._environment, self._folder / f"{name}.log")
+            for name, host in waiting.items():
+                wait_until(partial(self._has_started_or_ended, host), what=f"node {name}", every=0.5)
+            time.sleep(5)  # a node stops again if one of Ray's processes fails to start
+            waiting = {name: host for name, host in waiting.items() if not host.running}
+            if not waiting:
                 return
-            host.kill()
-        raise RuntimeError((self._folder / f"{name}.log").read_text()[-3000:])
+            for host in waiting.values():
+                host.kill()
+        logs = [(self._folder / f"{name}.log").read_text()[-3000:] for name in waiting]
+        raise RuntimeError("\n".join(logs))
 
-    def add_worker(self, name: str) -> None:
-        """Adds a host that joins the cluster."""
-        host = self._net.add(name)
-        self._start(host, name, [f"--address={self._gcs}", "--num-cpus=1"])
-        self.workers[name] = host
+    def _has_started_or_ended(self, host: Host) -> bool:
+        return self.is_alive(host.address) or not host.running
+
+    def add_workers(self, names: Iterable[str]) -> None:
+        """Adds hosts that join the cluster."""
+        added = {name: self._net.add(name) for name in names}
+        self._start(added, [f"--address={self._gcs}", "--num-cpus=1"])
+        self.workers |= added
 
     def is_alive(self, address: str) -> bool:
         """Whether Ray counts the node as alive. False if the dashboard does not answer.
@@ -191,8 +205,7 @@ def run(folder: Path) -> dict[str, Any]:
 
 def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, Any]:
     cluster = Cluster(net, folder)
-    for name in WORKERS:
-        cluster.add_worker(name)
+    cluster.add_workers(WORKERS)
     client = {
         **os.environ, "PATH": cluster.path, "RAY_ADDRESS": cluster.dashboard,
         "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": cluster.token,
@@ -204,8 +217,7 @@ def _experiment(net: Network, folder: Path, aws: dict[str, str]) -> dict[str, An
         "hosts": f"a head and {len(WORKERS)} workers of one CPU; own network, disk and processes each",
         "build": _build(cluster, build, client, aws, folder),
     }
-    for name in ("d", "e"):
-        cluster.add_worker(name)
+    cluster.add_workers(("d", "e"))
     seen["pretrain"] = _pretrain(cluster, train, client, folder)
     for host in net.hosts.values():
         host.kill()
@@ -241,7 +253,7 @@ def _build(
 
         kills = []
         for stage, victim in (("extract-", "a"), ("instances-", "b")):
-            wait_until(partial(begun, stage), what=f"a unit of {stage}")
+            wait_until(partial(begun, stage), what=f"a unit of {stage}", every=0.1)
             kills.append({"host": victim, "stage": stage.rstrip("-"), "units done": done(stage)})
             cluster.kill(victim)
         _finish(process, log)
@@ -270,7 +282,9 @@ def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Pa
     began = time.monotonic()
     with _running(words, folder / "checkout", client, log) as process:
         wait_until(
-            lambda: count(runs, "MANIFEST.json") >= 2 or process.poll() is not None, what="two checkpoints"
+            lambda: count(runs, "MANIFEST.json") >= 2 or process.poll() is not None,
+            what="two checkpoints",
+            every=0.1,
         )
         committed = count(runs, "MANIFEST.json")
         victim = next(name for name, host in cluster.workers.items() if host.runs("RayTrainWorker"))
@@ -287,7 +301,7 @@ def _pretrain(cluster: Cluster, config: Path, client: dict[str, str], folder: Pa
 
 
 def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
-    """Runs the same jobs on this machine alone, and compares the bytes of the results."""
+    """Runs the same jobs on this machine alone, the training by torchrun, and compares the results' bytes."""
     many, single = f"s3://{BUCKET}/many", f"s3://{BUCKET}/single"
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     environment |= {
@@ -304,7 +318,17 @@ def _compare(build: Path, train: Path, folder: Path) -> dict[str, Any]:
             "2",
             f"--output={single}/corpus",
         ],
-        "pretrain": ["trainer/pretrain.py", "--config", str(train), f"--run.storage={single}/runs"],
+        "pretrain": [
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node=2",
+            "trainer/pretrain.py",
+            "--launcher=torchrun",
+            "--config",
+            str(train),
+            f"--run.storage={single}/runs",
+        ],
     }
     seconds = {}
     for name, words in jobs.items():
