@@ -1,6 +1,6 @@
 """Mixes kills and double starts, and checks that a run never has two owners or loses a committed step.
 
-    PYTHONPATH=. python benchmarks/chaos/owners.py --events 50 --table benchmarks/results/chaos_owners.md
+    python -m benchmarks.chaos.owners --events 50 --table benchmarks/results/chaos_owners.md
 
 Real processes train one run after another. Events hit a run in random order: its owner is killed or frozen,
 and other processes start under its name before, during and after that. Checks: a start that meets a live

@@ -1,6 +1,6 @@
 """Disturbs training in every known way and shows that the result equals that of an undisturbed run.
 
-    PYTHONPATH=. python benchmarks/chaos/train.py --faults 100 --table benchmarks/results/chaos_train.md
+    python -m benchmarks.chaos.train --faults 100 --table benchmarks/results/chaos_train.md
 
 Each run trains a tiny model for STEPS steps with a checkpoint every EVERY steps. Faults from a list end its
 lives (see FAULTS_* here and RANK_FAULTS in ranks.py), and the next life resumes under the same run

@@ -1,6 +1,6 @@
 """Extracts every dump below a folder: checks that the counts close, and measures speed and memory.
 
-    python benchmarks/extraction/extract_all.py DATA_DIR [--rounds N] [--unit-bytes N]
+    python -m benchmarks.extraction.extract_all DATA_DIR [--rounds N] [--unit-bytes N]
 
 Prints Markdown with a line per wiki: pages seen, documents kept, pages skipped by reason, wikitext in MB, and
 the rate in MB of wikitext per second of processor time of one core, from the compressed file to rows of

@@ -1,6 +1,6 @@
 """Measures CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
 
-    python benchmarks/rates/measure_rates.py 'FOLDER/*.xml.bz2' [--unit-bytes N] [--write rates|all]
+    python -m benchmarks.rates.measure_rates 'FOLDER/*.xml.bz2' [--unit-bytes N] [--write rates|all]
 
 The stages run unchanged, with a loop in place of Ray Data, to time the work of one core (process time, which
 hardly depends on other load of the machine). `--write rates` puts the rates of the stages into

@@ -1,11 +1,11 @@
 """Puts measured training rates into bertmill/planning/rates.json, in place of those of other programs.
 
-    python benchmarks/rates/training_rates.py benchmarks/results/train_throughput.jsonl [--write]
+    python -m benchmarks.rates.training_rates benchmarks/results/train_throughput.jsonl [--write]
 
 The script uses the lines of train_throughput.py that are ours (``variant``, default "ours":
 dropout as in the configs), on one GPU of the kind that rates.json names, with full rows: cases named
 SIZE-LENGTH, with 30,528 pieces, and SIZE-LENGTH-119k, with 119,552. The last line of a case counts. Then run
-python benchmarks/rates/write_scaling.py.
+python -m benchmarks.rates.write_scaling.
 """
 
 import argparse

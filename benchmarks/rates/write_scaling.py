@@ -1,6 +1,6 @@
 """Fills the tables of docs/project/scaling.md from bertmill/planning/rates.json.
 
-python benchmarks/rates/write_scaling.py [--check]
+python -m benchmarks.rates.write_scaling [--check]
 """
 
 import re

@@ -1,6 +1,6 @@
 """Measures the cost of a checkpoint: how long training pauses, and how long the background thread writes.
 
-    PYTHONPATH=. python benchmarks/training/checkpoint_cost.py --size large --to /fast/disk/run --saves 3
+    python -m benchmarks.training.checkpoint_cost --size large --to /fast/disk/run --saves 3
 
 The state is that of a BERT of the given size with AdamW (three fp32 numbers per parameter), on the GPU if
 there is one. The stall is the time of ``save_async``. The first stall includes the allocation of the host

@@ -1,6 +1,6 @@
 """Compares the speed of the trainer with transformers on the same rows. Writes a JSON line for each run.
 
-    python benchmarks/training/train_throughput.py --out benchmarks/results/train_throughput.jsonl
+    python -m benchmarks.training.train_throughput --out benchmarks/results/train_throughput.jsonl
 
 A case is a size, a length, a vocabulary and a distribution of row lengths. A variant is a trainer and its
 settings. Every run is a separate process with a time limit, so a failure does not affect the others. "ours"
@@ -337,7 +337,8 @@ def measure(case: str, variant: str, arguments: argparse.Namespace) -> dict[str,
 def run_apart(case: str, variant: str, arguments: argparse.Namespace) -> bool:
     """Measures in a separate process, which may fail or time out. Returns whether it succeeded."""
     began = time.monotonic()
-    command = [sys.executable, __file__, "--here", "--runs", f"{case}:{variant}"]
+    command = [sys.executable, "-m", "benchmarks.training.train_throughput"]
+    command += ["--here", "--runs", f"{case}:{variant}"]
     for name in ("out", "corpora", "every", "lines", "tokens", "profile"):
         value = getattr(arguments, name)
         command += [f"--{name}", str(value)] if value else []

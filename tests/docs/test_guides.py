@@ -74,4 +74,4 @@ def test_every_reason_to_leave_something_out_is_explained() -> None:
 
 
 def test_tables_of_the_scaling_page_are_up_to_date() -> None:
-    assert write_scaling.main(["--check"]) == 0, "run: python benchmarks/rates/write_scaling.py"
+    assert write_scaling.main(["--check"]) == 0, "run: python -m benchmarks.rates.write_scaling"
