@@ -15,38 +15,74 @@ from schemas.columns.templates import FOUND, TABLE
 ALIAS = "alias"
 _MIN_SECTIONS = 5
 _MIN_LISTED = 0.8
+_PENDING_ROWS = 1 << 20
+
+_Copy = tuple[int, str, str, bool]
+"""Revision, body, target of a redirect, whether the body is too long."""
 
 
 def learn_wiki(found: Iterable[pa.Table], site: SiteInfo) -> Analysis:
-    """The table of one wiki from its FOUND rows, in any order."""
-    table = pa.concat_tables([FOUND.empty_table(), *found])
-    by_what = {what: table.filter(pc.equal(table["what"], what)) for what in ("template", "use", "heading")}
-    uses = _sums(by_what["use"], "count")
-    seen, listed = _sums(by_what["heading"], "count"), _sums(by_what["heading"], "listed")
-    headings = frozenset(
-        title
-        for title, count in seen.items()
-        if count >= _MIN_SECTIONS and listed[title] >= _MIN_LISTED * count
+    """The table of one wiki from its FOUND rows, in any order.
+
+    Holds the template pages and one row for each name, whatever the number of tables.
+    """
+    uses, headings = _Sums("count"), _Sums("count", "listed")
+    pages: dict[str, _Copy] = {}
+    for table in found:
+        uses.add(table.filter(pc.equal(table["what"], "use")))
+        headings.add(table.filter(pc.equal(table["what"], "heading")))
+        _keep_newest(table.filter(pc.equal(table["what"], "template")), pages)
+    included = {
+        name: Included(body, redirect, too_long) for name, (_, body, redirect, too_long) in pages.items()
+    }
+    used = uses.rows()
+    counts = dict(zip(used["name"].to_pylist(), used["count"].to_pylist(), strict=True))
+    return learn_templates(included, counts, site, _listed_headings(headings.rows()))
+
+
+class _Sums:
+    """Sums of columns of rows by name. Adds up now and then, so that memory depends on the names alone."""
+
+    def __init__(self, *columns: str) -> None:
+        self._columns = columns
+        self._sums = FOUND.empty_table().select(["name", *columns])
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
+
+    def add(self, rows: pa.Table) -> None:
+        """Takes FOUND rows."""
+        self._pending.append(rows.select(self._sums.column_names))
+        self._pending_rows += rows.num_rows
+        if self._pending_rows > max(_PENDING_ROWS, self._sums.num_rows):
+            self.rows()
+
+    def rows(self) -> pa.Table:
+        """One row for each name, in any order."""
+        table = pa.concat_tables([self._sums, *self._pending])
+        summed = table.group_by("name").aggregate([(column, "sum") for column in self._columns])
+        names = ["name", *(f"{column}_sum" for column in self._columns)]
+        self._sums = summed.select(names).rename_columns(self._sums.column_names).cast(self._sums.schema)
+        self._pending, self._pending_rows = [], 0
+        return self._sums
+
+
+def _listed_headings(rows: pa.Table) -> frozenset[str]:
+    """The headings of sections that are usually lists. Only these become Python strings."""
+    count, listed = rows["count"], rows["listed"]
+    often = pc.greater_equal(count, _MIN_SECTIONS)
+    mostly = pc.greater_equal(
+        pc.cast(listed, pa.float64()), pc.multiply(pc.cast(count, pa.float64()), _MIN_LISTED)
     )
-    return learn_templates(_newest(by_what["template"]), uses, site, headings)
+    return frozenset(rows["name"].filter(pc.and_(often, mostly)).to_pylist())
 
 
-def _sums(rows: pa.Table, column: str) -> dict[str, int]:
-    summed = rows.group_by("name").aggregate([(column, "sum")])
-    return dict(zip(summed["name"].to_pylist(), summed[f"{column}_sum"].to_pylist(), strict=True))
-
-
-def _newest(rows: pa.Table) -> dict[str, Included]:
-    """The pages by name. The newest copy of a page counts. Ties are resolved in a fixed way."""
-    chosen: dict[str, tuple[int, str, str, bool]] = {}
+def _keep_newest(rows: pa.Table, chosen: dict[str, _Copy]) -> None:
+    """Adds pages by name. The newest copy of a page counts. Ties are resolved in a fixed way."""
     for batch in rows.to_batches():
         for row in batch.to_pylist():
             copy = (row["revision"], row["body"], row["redirect"], row["too_long"])
             if row["name"] not in chosen or copy > chosen[row["name"]]:
                 chosen[row["name"]] = copy
-    return {
-        name: Included(body, redirect, too_long) for name, (_, body, redirect, too_long) in chosen.items()
-    }
 
 
 def table_rows(table: TemplateTable) -> pa.Table:

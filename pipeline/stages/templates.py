@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster import storage
@@ -246,18 +247,21 @@ def learn_one(
     wiki: _WikiParts, scanned: StageFolder[ScanCounts], folder: StageFolder[TableCounts]
 ) -> Marker[TableCounts]:
     """Makes the table of one wiki and commits it."""
-    tables = []
-    for unit_id in wiki.unit_ids:
-        rows = storage.parquet_file(scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
-        tables.append(rows.filter(pc.equal(rows["wiki"], wiki.name)))
     site = SiteInfo(wiki.file.lang, wiki.file.dbname, dict(wiki.file.site_namespaces))
-    analysis = learn_wiki(tables, site)
+    analysis = learn_wiki(_found(wiki, scanned), site)
     name = f"{_file_name(wiki.name)}.parquet"
     with PartWriter(TABLE, folder.path(name), name) as writer:
         writer.write(table_rows(analysis.table))
         file = writer.finish()
     counts = TableCounts(dict(sorted(analysis.counts.items())), sorted(analysis.table.back_matter))
     return folder.commit(_file_name(wiki.name), [file], counts)
+
+
+def _found(wiki: _WikiParts, scanned: StageFolder[ScanCounts]) -> Iterator[pa.Table]:
+    """The FOUND rows of a wiki, one unit at a time."""
+    for unit_id in wiki.unit_ids:
+        rows = storage.parquet_file(scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
+        yield rows.filter(pc.equal(rows["wiki"], wiki.name))
 
 
 def _file_name(wiki: str) -> str:

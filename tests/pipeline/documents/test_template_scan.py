@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from pipeline.documents import template_tables
 from pipeline.documents.template_scan import scan_unit
 from pipeline.documents.template_tables import describe, learn_wiki, table_of_rows, table_rows
 from pipeline.sources.mediawiki.dumps import plan_dump
 from pipeline.sources.units import Unit
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import Analysis
+from schemas.columns.templates import FOUND
 from schemas.errors import InputError
 from tests.pipeline.sources.dumps import FOOT, HEAD, LTG, page
 
@@ -125,3 +127,36 @@ def test_a_unit_of_several_wikis_keeps_them_apart(tmp_path: Path) -> None:
     other = replace(one, dbname="dewiki", lang="de")
     rows = pa.Table.from_batches(scan_unit(replace(one, merged_files=(other,)), 4_000_000, Counter()))
     assert sorted(set(rows["wiki"].to_pylist())) == ["dewiki", "enwiki"]
+
+
+@pytest.mark.parametrize("pending", [0, 2, 1 << 20])
+def test_names_in_any_number_of_tables_add_up(monkeypatch: pytest.MonkeyPatch, pending: int) -> None:
+    monkeypatch.setattr(template_tables, "_PENDING_ROWS", pending)
+    # Name -> sections and listed ones. Four of five are just enough, and so are five sections.
+    headings = {"See also": (40, 40), "Just": (20, 16), "Below": (20, 15), "Rare": (4, 4), "Text": (20, 0)}
+
+    def rows(part: int, parts: int) -> pa.Table:
+        records = [
+            {
+                "what": "heading",
+                "name": name,
+                "count": count // parts,
+                "listed": share(listed, part, parts),
+            }
+            for name, (count, listed) in headings.items()
+        ]
+        records.append({"what": "use", "name": "X", "count": part, "listed": 0})
+        records.append({"what": "template", "name": "X", "count": 0, "listed": 0})
+        constant = {"wiki": "w", "revision": part, "body": f"text {part}", "redirect": "", "too_long": False}
+        return pa.Table.from_pylist([constant | record for record in records], FOUND)
+
+    found = (rows(part, 4) for part in range(4))
+    analysis = learn_wiki(found, SITE)
+    assert analysis.table.back_matter == {"See also", "Just"}
+    assert analysis.table.entries["X"].uses == 6
+    assert analysis.table.entries["X"].body == "text 3"
+
+
+def share(total: int, part: int, parts: int) -> int:
+    """The share of ``total`` in a part, so that the parts add up to it."""
+    return total // parts + (1 if part < total % parts else 0)
