@@ -64,11 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path not in slow | with_ray, item.path not in with_ray))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Stops when pytest-xdist ignores the groups, because each process would make every fixture."""
-    grouped = getattr(session.config.option, "loadgroup", False)
-    if grouped and not all("@" in item.nodeid for item in session.items):
-        raise pytest.UsageError(
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fails when pytest-xdist ignores the groups, because each process would then make every fixture."""
+    if getattr(item.config.option, "loadgroup", False) and "@" not in item.nodeid:
+        pytest.fail(
             "pytest-xdist does not see the groups of the tests; install the versions of constraints.txt"
         )
 
