@@ -103,7 +103,8 @@ def watched(process: "subprocess.Popen[str]") -> Iterator[Watch]:
 
     def look() -> None:
         while not ended.wait(_SAMPLE_SECONDS):
-            found = {pid: role(line) for pid, line in descendants(process.pid).items()}
+            # A process that has just ended has no command line, and keeps its role.
+            found = {pid: role(line) for pid, line in descendants(process.pid).items() if line}
             for pid, name in [*found.items(), (process.pid, "driver")]:
                 watch.roles[pid] = name
                 watch.peaks[name] = max(watch.peaks.get(name, 0), peak_bytes(pid))
