@@ -59,14 +59,17 @@ def role(line: str) -> str:
     return next((name for mark, name in _ROLES if mark in line), "other processes of Ray")
 
 
-def peak_bytes(pid: int) -> int:
-    """The highest resident size of a process so far (`VmHWM`), or 0 when it has ended."""
+def memory(pid: int) -> tuple[int, int]:
+    """The highest resident size of a process so far (`VmHWM`), and its own memory now (`RssAnon`), in bytes.
+
+    Both are 0 when it has ended.
+    """
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except (FileNotFoundError, ProcessLookupError):
-        return 0
-    found = re.search(r"VmHWM:\s+(\d+)", status)
-    return int(found[1]) * 1024 if found else 0
+        return 0, 0
+    sizes = dict(re.findall(r"^(VmHWM|RssAnon):\s+(\d+)", status, re.MULTILINE))
+    return 1024 * int(sizes.get("VmHWM", 0)), 1024 * int(sizes.get("RssAnon", 0))
 
 
 def cpu_seconds(pid: int) -> float:
@@ -87,6 +90,22 @@ class Watch:
     cpu: dict[int, float] = field(default_factory=dict)
     """Process -> CPU seconds so far."""
     roles: dict[int, str] = field(default_factory=dict)
+    stage: str = ""
+    """The stage that runs."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """Stage -> bytes of the largest worker in it, which may be left from an earlier stage."""
+
+    def look(self, driver: int) -> None:
+        """Adds what the processes use now."""
+        # A process that has just ended has no command line, and keeps its role.
+        found = {pid: role(line) for pid, line in descendants(driver).items() if line}
+        for pid, name in [*found.items(), (driver, "driver")]:
+            peak, now = memory(pid)
+            self.roles[pid] = name
+            self.peaks[name] = max(self.peaks.get(name, 0), peak)
+            self.cpu[pid] = max(self.cpu.get(pid, 0.0), cpu_seconds(pid))
+            if name == "worker":
+                self.workers[self.stage] = max(self.workers.get(self.stage, 0), now)
 
     def cpu_by_role(self) -> dict[str, float]:
         """Kind of process -> CPU seconds of all of them."""
@@ -103,12 +122,7 @@ def watched(process: "subprocess.Popen[str]") -> Iterator[Watch]:
 
     def look() -> None:
         while not ended.wait(_SAMPLE_SECONDS):
-            # A process that has just ended has no command line, and keeps its role.
-            found = {pid: role(line) for pid, line in descendants(process.pid).items() if line}
-            for pid, name in [*found.items(), (process.pid, "driver")]:
-                watch.roles[pid] = name
-                watch.peaks[name] = max(watch.peaks.get(name, 0), peak_bytes(pid))
-                watch.cpu[pid] = max(watch.cpu.get(pid, 0.0), cpu_seconds(pid))
+            watch.look(process.pid)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -142,12 +156,13 @@ def build(config: Path, cores: int, log: Path, kill_after: float | None = None) 
             sink.write(line)
             found = _BEGINS.search(line)
             if found:
-                marks.append((stage_of(found[1]), time.monotonic() - began, sum(watch.cpu.copy().values())))
+                watch.stage = stage_of(found[1])
+                marks.append((watch.stage, time.monotonic() - began, sum(watch.cpu.copy().values())))
         status = process.wait()
     if timer is not None:
         timer.cancel()
     seconds = time.monotonic() - began
-    run = Run(seconds, status, peaks=watch.peaks, cpu_by_role=watch.cpu_by_role())
+    run = Run(seconds, status, peaks=watch.peaks, cpu_by_role=watch.cpu_by_role(), workers=watch.workers)
     for (name, begins, cpu_then), (_, end, cpu_now) in pairwise(
         [*marks, ("", seconds, sum(watch.cpu.values()))]
     ):

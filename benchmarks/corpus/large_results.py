@@ -16,7 +16,10 @@ from bertmill.planning.rates import load_rates
 from cluster.jobs.config_file import resolve_config
 from pipeline.config import BuildConfig
 
-_STAGES = ("| stage | seconds | CPU seconds | busy cores | MB/s of wikitext |", "|---|---:|---:|---:|---:|")
+_STAGES = (
+    "| stage | seconds | CPU seconds | busy cores | MB/s of wikitext | largest worker, GB |",
+    "|---|---:|---:|---:|---:|---:|",
+)
 _PEAKS = ("| process | peak memory, GB |", "|---|---:|")
 _FORECAST = (
     "| stage | CPU s | `plan`, core s | plan / CPU | measured s | `plan` s | plan / measured |",
@@ -38,6 +41,8 @@ class Run:
     """Kind of process -> bytes of the largest one."""
     cpu_by_role: dict[str, float] = field(default_factory=dict)
     """Kind of process -> CPU seconds of all of them."""
+    workers: dict[str, int] = field(default_factory=dict)
+    """Stage -> bytes of the largest worker in it, without shared memory."""
 
 
 @dataclass
@@ -110,7 +115,11 @@ class Results:
         yield from ("", *_STAGES)
         for name, spent in run.stages.items():
             cores = run.cpu[name] / spent
-            yield f"| {name} | {spent:.0f} | {run.cpu[name]:.0f} | {cores:.1f} | {wikitext / spent:.2f} |"
+            largest = run.workers.get(name, 0) / 1e9
+            figures = (
+                f"{spent:.0f} | {run.cpu[name]:.0f} | {cores:.1f} | {wikitext / spent:.2f} | {largest:.2f}"
+            )
+            yield f"| {name} | {figures} |"
         yield from ("", *_PEAKS)
         for name, size in sorted(run.peaks.items()):
             yield f"| {name} | {size / 1e9:.2f} |"
