@@ -9,6 +9,7 @@ follow from its arithmetic, or its result depends on rounding.
 """
 
 import argparse
+import itertools
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 import xml.etree.ElementTree as ET
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -124,14 +126,15 @@ def main() -> int:
         "|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)
+    numbers = (1,) if arguments.quick else THREADS
+    cells = list(itertools.product((sys.executable, *arguments.python), levels_here(), numbers))
     failed = False
-    for python in (sys.executable, *arguments.python):
-        for level in levels_here():
-            for threads in (1,) if arguments.quick else THREADS:
-                cell = run(python, level, threads, selection, arguments.paths)
-                failed |= bool(cell.failures)
-                lines.append(cell.row())
-                print(lines[-1], flush=True)
+    # As many at a time as there are CPUs for their threads.
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // max(numbers))) as pool:
+        for cell in pool.map(lambda it: run(it[0], it[1], it[2], selection, arguments.paths), cells):
+            failed |= bool(cell.failures)
+            lines.append(cell.row())
+            print(lines[-1], flush=True)
     if arguments.write:
         command = "python -m tests.numeric_matrix" + (" --python ..." if arguments.python else "")
         RESULT.write_text(
