@@ -140,7 +140,10 @@ QUESTION = "in what year did the builders of the old stone bridge over the river
     [
         ("set.txt", f"first line\n{QUESTION}?\n".encode()),
         ("set.tsv", f"id\t{QUESTION}\t1\n".encode()),
-        ("set.jsonl.gz", gzip.compress(json.dumps({"a": [{"q": QUESTION.upper()}]}).encode() + b"\n")),
+        (
+            "set.jsonl.gz",
+            gzip.compress(json.dumps({"a": [{"q": QUESTION.upper()}]}).encode() + b"\n", mtime=0),
+        ),
         ("set.json", json.dumps({"data": [{"paragraphs": [{"context": "x " + QUESTION}]}]}).encode()),
     ],
 )
