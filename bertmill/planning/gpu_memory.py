@@ -1,8 +1,8 @@
 """Memory of a GPU in one phase of a training run, and the largest micro-batch that fits into it.
 
 Weights, gradients, moments and the bf16 copy take 18 bytes for each parameter. Activations take some bytes
-for each token, layer and hidden unit, and logits 4 bytes for each masked token and subword. The factors are
-fitted to peaks measured on an H100 (benchmarks/results/train_throughput.jsonl). A test compares them.
+for each token, layer and hidden unit, and logits 2.4 bytes for each masked token and subword. The factors are
+fitted to peaks measured on H100 and H200 (benchmarks/results/train_throughput.jsonl). A test compares them.
 
 With ``data_parallel: fsdp`` a GPU keeps its share of weights, gradients and moments. Beside it, embeddings
 and heads are whole during a step, and so are the two layers that run and are gathered next.

@@ -368,7 +368,7 @@ def test_what_does_not_fit_into_a_gpu_is_refused(capsys: pytest.CaptureFixture[s
     assert main(["plan", config, "--gpus", "64", "--gpu-memory-gb", "40"]) == 2
     error = capsys.readouterr().err
     assert re.search(
-        r"phases\.0\.micro_batch_tokens: 65,536 tokens of BERT-large with 119,547 subwords need 6\d\.\d GiB,"
+        r"phases\.0\.micro_batch_tokens: 65,536 tokens of BERT-large with 119,547 subwords need 59\.\d GiB,"
         r" the GPU has 40; set it to 32768$",
         error.strip(),
     )
