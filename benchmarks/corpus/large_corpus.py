@@ -147,7 +147,7 @@ class Cut:
         >>> cut.rewritten({"In": "Am", "Haus": "Dach"}, 1)
         'Am 2759 {{lang|de|Dach}} [[File:A b.png|thumb]]'
         """
-        # What stays has a character that is no letter, or is a single letter, so it is no word.
+        # What stays contains a character other than a letter, or is a single letter, so it is not a word.
         pieces = [replaced.get(piece, piece) for piece in self.pieces]
         for place in self.numbers:
             pieces[place] = _other_number(pieces[place], variant)

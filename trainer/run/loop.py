@@ -315,7 +315,7 @@ class Trainer:
     def _compare_ranks(self, *, saves: bool) -> None:
         every = self.config.stability.check_ranks_every
         if self.network.sharded:
-            return  # there are no copies that could differ
+            return  # each rank holds other rows, so nothing can be compared
         if saves if every is None else every and self.position.step % every == 0:
             check_ranks_agree(self.network.model.named_parameters(), self.ranks, self.position.step)
 

@@ -208,7 +208,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
     sharded = config.data_parallel == "fsdp" and ranks.world_size > 1
     if sharded:
         model.encoder.keeps_copies = False
-        # A layer that all share is needed all the time, so it is no unit of its own.
+        # A layer that all share is needed all the time, so it is not a separate unit.
         layers = () if shape.share_layers else tuple(model.encoder.layers)
         shard(loss, layers, ranks.device, config.gradient_exchange)
     model.to(ranks.device)
