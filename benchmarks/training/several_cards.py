@@ -15,7 +15,6 @@ import json
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -297,12 +296,8 @@ def main() -> int:
             write_rows(Path(arguments.corpora), 128, vocab, "full")
     ranks.barrier()
     bench = Bench(arguments, ranks)
-    try:
-        for group in arguments.groups:
-            getattr(bench, group)()
-    except Exception:
-        traceback.print_exc()
-        return 1
+    for group in arguments.groups:
+        getattr(bench, group)()
     leave()
     return 0
 
