@@ -24,6 +24,7 @@ from torch import Tensor
 from trainer.kernels.attention import (
     Attended,
     AttentionSpec,
+    QueryKeyValue,
     Sequences,
     attention_backward,
     attention_forward,
@@ -65,10 +66,13 @@ def sequences_of(lengths: list[int]) -> Sequences:
 def ours(qkv: Tensor, sequences: Sequences, heads: int) -> Result:
     """The trainer's kernels."""
     spec = AttentionSpec(heads)
-    out, logsum = attention_forward(qkv, sequences, spec)
+    inputs = QueryKeyValue.of_product(qkv)
+    out, logsum = attention_forward(inputs, sequences, spec)
 
     def backward(dout: Tensor) -> tuple[Tensor, ...]:
-        found, sums = attention_backward(dout, Attended(qkv, out, logsum), sequences, spec, bias=True)
+        found, attended = torch.empty_like(qkv), Attended(*inputs, out, logsum)
+        into = QueryKeyValue.of_product(found)
+        sums = attention_backward(dout, attended, into, sequences, spec, bias=True)
         assert sums is not None
         return found, sums
 

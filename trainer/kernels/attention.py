@@ -1,7 +1,8 @@
-"""Attention within packed sequences, directly on the product of queries, keys and values.
+"""Attention within packed sequences, directly on products of queries, keys and values.
 
-The kernels read queries, keys and values where the product left them, and write gradients where the next
-product reads them. Sequences of up to SHORT tokens have separate kernels.
+The kernels read queries, keys and values where the products left them, and write gradients where the next
+products read them. Sequences of up to SHORT tokens have separate kernels. Attention of some tokens only, as
+in the last layer of pretraining, takes those for longer sequences.
 """
 
 from typing import NamedTuple
@@ -42,6 +43,43 @@ class Sequences(NamedTuple):
     """No sequence is longer."""
     positions: Tensor
     """int64 [T], from 0 in each sequence."""
+
+
+class Queries(NamedTuple):
+    """Some of the packed tokens, in any order. The output of attention has a row for each."""
+
+    tokens: Tensor
+    """int64 [N], indices of tokens."""
+    order: Tensor
+    """int64 [N], which sorts ``tokens``."""
+    bounds: Tensor
+    """int64 [n + 1]: tokens[order[bounds[i] : bounds[i + 1]]] belong to sequence i."""
+
+    @classmethod
+    def of(cls, tokens: Tensor, cu_seqlens: Tensor) -> "Queries":
+        """Those of ``tokens``, indices into the sequences that ``cu_seqlens`` [n + 1] bounds.
+
+        >>> Queries.of(torch.tensor([5, 1, 2]), torch.tensor([0, 2, 6])).bounds
+        tensor([0, 1, 3])
+        """
+        # Stable, because the order of equal tokens is the order of their terms in a gradient.
+        ascending, order = tokens.int().sort(stable=True)
+        return cls(tokens, order, torch.searchsorted(ascending, cu_seqlens.int()))
+
+
+class QueryKeyValue(NamedTuple):
+    """Queries, keys and values, or their gradients, bf16. Rows may be parts of longer ones."""
+
+    query: Tensor
+    """[N, width]."""
+    pair: Tensor
+    """[T, 2 width]: keys, then values."""
+
+    @classmethod
+    def of_product(cls, qkv: Tensor) -> "QueryKeyValue":
+        """Those in the rows of a product [T, 3 width]."""
+        width = qkv.shape[1] // 3
+        return cls(qkv[:, :width], qkv[:, width:])
 
 
 class AttentionSpec(NamedTuple):
@@ -89,66 +127,88 @@ def _tiles(matrix: Tensor, rows: int, columns: int) -> TensorDescriptor:
     return TensorDescriptor(matrix, list(matrix.shape), list(matrix.stride()), [rows, columns])
 
 
-def attention_forward(qkv: Tensor, sequences: Sequences, spec: AttentionSpec) -> tuple[Tensor, Tensor]:
-    """Attention of packed bf16 [T, 3 width] -> [T, width], and the log of the softmax sums for backward.
+def attention_forward(
+    inputs: QueryKeyValue, sequences: Sequences, spec: AttentionSpec, queries: Queries | None = None
+) -> tuple[Tensor, Tensor]:
+    """Attention [N, width] of ``queries``, or of all tokens, and the log of the softmax sums for backward.
 
-    The logs are fp32 [heads, T], in base 2. In sequences beyond SHORT, rotary positions turn the queries
-    and keys in ``qkv`` in place.
+    The logs are fp32 [heads, N], in base 2. Where the kernels for longer sequences run, rotary positions turn
+    the queries and keys of ``inputs`` in place.
     """
-    tokens, width = qkv.shape[0], qkv.shape[1] // 3
-    out = torch.empty(tokens, width, dtype=qkv.dtype, device=qkv.device)
-    size, count = width // spec.heads, sequences.cu_seqlens.shape[0] - 1
+    query, pair = inputs
+    (count, width), n = query.shape, sequences.cu_seqlens.shape[0] - 1
+    out = torch.empty(count, width, dtype=query.dtype, device=query.device)
+    logsum = torch.empty(spec.heads, count, dtype=torch.float32, device=query.device)
+    size = width // spec.heads
     scale = size**-0.5 * _LOG2_E
-    logsum = torch.empty(spec.heads, tokens, dtype=torch.float32, device=qkv.device)
-    table = logsum if spec.rotary is None else spec.rotary
-    if sequences.max_seqlen <= SHORT:
+    if queries is None and sequences.max_seqlen <= SHORT:
         rows = max(16, triton.next_power_of_2(sequences.max_seqlen))
-        short_forward[(count, spec.heads)](
-            qkv, table, out, logsum, sequences.cu_seqlens, tokens, width, scale, *spec.limits,
+        short_forward[(n, spec.heads)](
+            query, pair, logsum if spec.rotary is None else spec.rotary, out, logsum, sequences.cu_seqlens,
+            count, width, query.stride(0), scale, *spec.limits,
             ROTARY=spec.rotary is not None, WINDOW=spec.limited, SIZE=size, ROWS=rows,
             num_warps=_SHORT_WARPS if rows > 64 else 4,
         )  # fmt: skip
         return out, logsum
     if spec.rotary is not None:
-        grid = (triton.cdiv(tokens, _ROTATE_ROWS), triton.cdiv(width, _ROTATE_PAIRS))
-        rotate_in_place[grid](
-            qkv, sequences.positions, table, tokens, width, SIZE=size, ROWS=_ROTATE_ROWS, PAIRS=_ROTATE_PAIRS
-        )
+        positions = sequences.positions
+        _rotate(query, positions if queries is None else positions[queries.tokens], spec.rotary)
+        _rotate(pair[:, :width], positions, spec.rotary)
     rows, keys, warps, stages = _FORWARD
-    long_forward[(triton.cdiv(sequences.max_seqlen, rows), count, spec.heads)](
-        qkv, out, logsum, sequences.cu_seqlens, tokens, width, scale, *spec.limits,
-        WINDOW=spec.limited, SIZE=size, ROWS=rows, KEYS=keys,
-        num_warps=warps, num_stages=_stages(stages, size, rows, keys, qkv.device),
+    tokens, order, bounds = queries or (sequences.cu_seqlens,) * 3
+    long_forward[(triton.cdiv(sequences.max_seqlen, rows), n, spec.heads)](
+        query, pair, tokens, order, out, logsum, sequences.cu_seqlens, bounds,
+        count, width, query.stride(0), pair.stride(0), scale, *spec.limits,
+        SOME=queries is not None, WINDOW=spec.limited, SIZE=size, ROWS=rows, KEYS=keys,
+        num_warps=warps, num_stages=_stages(stages, size, rows, keys, query.device),
     )  # fmt: skip
     return out, logsum
+
+
+def _rotate(matrix: Tensor, positions: Tensor, table: Tensor) -> None:
+    """Turns all heads in the rows of ``matrix``, in place."""
+    rows, width = matrix.shape
+    grid = (triton.cdiv(rows, _ROTATE_ROWS), triton.cdiv(width // 2, _ROTATE_PAIRS))
+    rotate_in_place[grid](
+        matrix, positions, table, rows, width // 2, matrix.stride(0),
+        SIZE=table.shape[1], ROWS=_ROTATE_ROWS, PAIRS=_ROTATE_PAIRS,
+    )  # fmt: skip
 
 
 class Attended(NamedTuple):
     """Inputs and outputs of attention_forward that its backward pass needs."""
 
-    qkv: Tensor
+    query: Tensor
+    pair: Tensor
     out: Tensor
     logsum: Tensor
 
 
 def attention_backward(
-    dout: Tensor, attended: Attended, sequences: Sequences, spec: AttentionSpec, *, bias: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Gradients of qkv, bf16 [T, 3 width], and, if ``bias``, of a bias of all its rows, fp32 [3 width]."""
-    dqkv = torch.empty_like(attended.qkv)
+    dout: Tensor, attended: Attended, into: QueryKeyValue, sequences: Sequences, spec: AttentionSpec,
+    queries: Queries | None = None, *, bias: bool,
+) -> Tensor | None:  # fmt: skip
+    """Fills ``into`` with the gradients of the inputs, for that of the output [N, width].
+
+    Rows of ``into`` are as long as those of the inputs. Returns, if ``bias``, the gradient of a bias of all
+    queries, keys and values, fp32 [3 width].
+    """
     # The kernels sum gradients of rotated queries and keys: those of a bias come before the rotation.
     by_kernel = bias and spec.rotary is None
-    backward = _short_backward if sequences.max_seqlen <= SHORT else _long_backward
-    sums = backward(dout, attended, dqkv, sequences, spec, sums=by_kernel)
+    if queries is None and sequences.max_seqlen <= SHORT:
+        sums = _short_backward(dout, attended, into, sequences, spec, sums=by_kernel)
+    else:
+        sums = _long_backward(dout, attended, into, sequences, spec, queries, sums=by_kernel)
     if bias and spec.rotary is not None:
-        sums = dqkv.sum(0, dtype=torch.float32)
-    return dqkv, sums
+        return torch.cat([part.sum(0, dtype=torch.float32) for part in into])
+    return sums
 
 
 def _short_backward(
-    dout: Tensor, attended: Attended, dqkv: Tensor, sequences: Sequences, spec: AttentionSpec, *, sums: bool
-) -> Tensor | None:
-    """Fills ``dqkv`` and returns, if ``sums``, its sums over tokens."""
+    dout: Tensor, attended: Attended, into: QueryKeyValue, sequences: Sequences, spec: AttentionSpec,
+    *, sums: bool,
+) -> Tensor | None:  # fmt: skip
+    """Fills ``into`` and returns, if ``sums``, its sums over tokens."""
     width, count = dout.shape[1], sequences.cu_seqlens.shape[0] - 1
     size = width // spec.heads
     scale = size**-0.5
@@ -159,9 +219,10 @@ def _short_backward(
     # Rotated queries are not loaded by the copy engine, and stages of them would take shared memory.
     stages = _stages(stages if spec.rotary is None else 1, size, 2 * rows, queries, dout.device)
     short_backward[(count, spec.heads)](
-        _tiles(attended.qkv, queries, size), _tiles(dout, queries, size),
-        attended.qkv, partial if spec.rotary is None else spec.rotary, attended.logsum, dqkv, partial,
-        sequences.cu_seqlens, dout.shape[0], width, scale * _LOG2_E, scale, *spec.limits,
+        _tiles(attended.query, queries, size), _tiles(dout, queries, size), attended.query, attended.pair,
+        partial if spec.rotary is None else spec.rotary, attended.logsum, *into, partial,
+        sequences.cu_seqlens, dout.shape[0], width, attended.query.stride(0),
+        scale * _LOG2_E, scale, *spec.limits,
         ROTARY=spec.rotary is not None, WINDOW=spec.limited, SUMS=sums,
         SIZE=size, ROWS=rows, QUERIES=queries, STAGES=stages, num_warps=warps if size <= 64 else 8,
     )  # fmt: skip
@@ -169,29 +230,41 @@ def _short_backward(
 
 
 def _long_backward(
-    dout: Tensor, attended: Attended, dqkv: Tensor, sequences: Sequences, spec: AttentionSpec, *, sums: bool
-) -> Tensor | None:
-    """Like _short_backward, for sequences longer than SHORT."""
-    (tokens, width), count, longest = dout.shape, sequences.cu_seqlens.shape[0] - 1, sequences.max_seqlen
+    dout: Tensor, attended: Attended, into: QueryKeyValue, sequences: Sequences, spec: AttentionSpec,
+    queries: Queries | None, *, sums: bool,
+) -> Tensor | None:  # fmt: skip
+    """Like _short_backward, for sequences longer than SHORT and for some tokens' queries."""
+    (count, width), n, longest = dout.shape, sequences.cu_seqlens.shape[0] - 1, sequences.max_seqlen
     size, device = width // spec.heads, dout.device
     scale = size**-0.5
     delta = torch.empty_like(attended.logsum)
-    lines = triton.cdiv(longest, min(_BACKWARD_KEYS[1], _BACKWARD_QUERIES[0])) * count if sums else 1
+    lines = triton.cdiv(longest, min(_BACKWARD_KEYS[1], _BACKWARD_QUERIES[0])) * n if sums else 1
     partial = torch.zeros(lines, 3 * width, dtype=torch.float32, device=device)
     table = partial if spec.rotary is None else spec.rotary
-    tensors = (dout, attended.logsum, delta, dqkv, partial, sequences.cu_seqlens)
-    numbers = (tokens, width, scale * _LOG2_E, scale, *spec.limits)
-    flags = {"ROTARY": spec.rotary is not None, "WINDOW": spec.limited, "SUMS": sums, "SIZE": size}
+    tokens, order, bounds = queries or (sequences.cu_seqlens,) * 3
+    some, stride = queries is not None, attended.query.stride(0)
+    numbers = (scale * _LOG2_E, scale, *spec.limits)
+    flags = {"SOME": some, "ROTARY": spec.rotary is not None, "WINDOW": spec.limited, "SIZE": size}
     # First, because it computes delta.
     rows, keys, warps, stages = _BACKWARD_QUERIES
-    long_backward_queries[(triton.cdiv(longest, rows), count, spec.heads)](
-        _tiles(attended.qkv, keys, size), attended.qkv, table, attended.out, *tensors, *numbers,
-        **flags, ROWS=rows, KEYS=keys,
+    long_backward_queries[(triton.cdiv(longest, rows), n, spec.heads)](
+        _tiles(attended.pair, keys, size), attended.query, table, tokens, order, attended.out, dout,
+        attended.logsum, delta, into.query, partial, sequences.cu_seqlens, bounds,
+        count, width, stride, *numbers,
+        **flags, SUMS=sums and not some, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, 2 * rows, keys, device),
     )  # fmt: skip
     rows, keys, warps, stages = _BACKWARD_KEYS
-    long_backward_keys[(triton.cdiv(longest, keys), count, spec.heads)](
-        attended.qkv, table, *tensors, *numbers, **flags, ROWS=rows, KEYS=keys,
+    long_backward_keys[(triton.cdiv(longest, keys), n, spec.heads)](
+        attended.query, attended.pair, table, tokens, order, dout,
+        attended.logsum, delta, into.pair, partial, sequences.cu_seqlens, bounds,
+        count, width, stride, attended.pair.stride(0), *numbers,
+        **flags, SUMS=sums, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, 2 * keys, rows, device),
     )  # fmt: skip
-    return partial.sum(0) if sums else None
+    if not sums:
+        return None
+    total = partial.sum(0)
+    if some:
+        total[:width] = into.query.sum(0, dtype=torch.float32)
+    return total

@@ -9,8 +9,8 @@ matrices leave their product in fp32. The formulas are those of trainer/model/en
 A post-norm layer maps hidden states to hidden states. A pre-norm layer maps a residual sum and the last
 branch, not yet added to it, to the same two, so that adding a branch and the norm after it are one pass.
 
-Either layer with ``rows``, indices int64 [N] of tokens, returns only the hidden states of these. What follows
-attention is computed for them alone, and dropout draws its masks by their places among the N.
+Either layer with ``used``, N of the tokens, returns only the hidden states of these. It computes keys and
+values of all tokens and everything else of the N alone. Dropout draws its masks by their places among the N.
 """
 
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from trainer.kernels.attention import Attended, AttentionSpec, Sequences
+from trainer.kernels.attention import Attended, AttentionSpec, Queries, Sequences
 from trainer.kernels.dropout import Dropout, draw_dropout
 from trainer.kernels.embeddings import Tables, embed_norm, embed_norm_backward
 from trainer.kernels.norms import (
@@ -124,19 +124,20 @@ def _restored(kept: list[Any], weights: _Weights, spec: LayerSpec) -> _Linears:
 class _PostNormLayer(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, sequences: Sequences, spec: LayerSpec, rows: Tensor | None, *parameters: Tensor
+        ctx: Any, x: Tensor, sequences: Sequences, spec: LayerSpec, used: Queries | None, *parameters: Tensor
     ) -> Tensor:
         """bf16 [T, width] -> [N, width]. ``parameters`` are those of _Weights."""
         weights = _Weights(*parameters)
         linears = _linears(weights, spec.dtype)
         drops = draw_dropout(spec.dropout), draw_dropout(spec.dropout)
-        attended, saved = attend(x, linears.qkv, linears.output, sequences, spec.attention, rows)
+        taken = take_rows(x, used)
+        attended, saved = attend(x, taken, linears.qkv, linears.output, sequences, spec.attention, used)
         assert weights.attention_gain is not None  # noqa: S101 - a post-norm layer always has both norms
         norm = Norm(weights.attention_gain, weights.attention_norm_bias, spec.eps)
-        middle = add_norm(take_rows(x, rows), attended, norm, drops[0])
+        middle = add_norm(taken, attended, norm, drops[0])
         fed, kept = feed_forward(middle.y, linears.up, linears.down, spec.activation)
         last = add_norm(middle.y, fed, Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps), drops[1])
-        ctx.sequences, ctx.spec, ctx.drops, ctx.rows = sequences, spec, drops, rows
+        ctx.sequences, ctx.spec, ctx.drops, ctx.used = sequences, spec, drops, used
         ctx.save_for_backward(
             x, *saved, attended, *middle, *kept, fed, last.mean, last.scale, *_kept(linears, spec),
             *parameters,
@@ -147,11 +148,11 @@ class _PostNormLayer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients in the order of forward."""
-        x, qkv, mixed, logsum, attended, y1, mean1, scale1, before, inner, fed, mean2, scale2, *rest = (
-            ctx.saved_tensors
-        )
+        saved = ctx.saved_tensors
+        x, *mixed, attended, y1, mean1, scale1, before, inner, fed, mean2, scale2 = saved[:14]
+        rest = saved[14:]
         spec: LayerSpec = ctx.spec
-        weights, rows = _Weights(*rest[8:]), ctx.rows
+        weights, used = _Weights(*rest[8:]), ctx.used
         linears = _restored(rest[:8], weights, spec)
         norm = Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps)
         last = add_norm_backward(dy.contiguous(), y1, fed, norm, Normed(y1, mean2, scale2), ctx.drops[1])
@@ -163,10 +164,11 @@ class _PostNormLayer(torch.autograd.Function):
         assert weights.attention_gain is not None  # noqa: S101 - as in forward
         norm = Norm(weights.attention_gain, weights.attention_norm_bias, spec.eps)
         normed = Normed(y1, mean1, scale1)
-        first = add_norm_backward(feed.x, take_rows(x, rows), attended, norm, normed, ctx.drops[0])
+        taken = take_rows(x, used)
+        first = add_norm_backward(feed.x, taken, attended, norm, normed, ctx.drops[0])
         attention = attend_backward(
-            first.branch, x, Attended(qkv, mixed, logsum), linears.qkv, linears.output,
-            ctx.sequences, spec.attention, rows, put_rows(first.x, rows, x.shape[0]),
+            first.branch, x, taken, Attended(*mixed), linears.qkv, linears.output,
+            ctx.sequences, spec.attention, used, first.x,
         )  # fmt: skip
         return (
             attention.x, None, None, None,
@@ -181,7 +183,7 @@ class _PreNormLayer(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, residual: Tensor, branch: Tensor | None, sequences: Sequences, spec: LayerSpec,
-        rows: Tensor | None, *parameters: Tensor,
+        used: Queries | None, *parameters: Tensor,
     ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """A residual sum and a branch to be added to it, bf16 [T, width], to the same after this layer."""
         weights = _Weights(*parameters)
@@ -195,11 +197,13 @@ class _PreNormLayer(torch.autograd.Function):
                 total, first = residual, plain_norm(residual, norm)
             else:
                 total, first = residual_norm(residual, branch, norm, drops[0])
-        attended, saved = attend(first.y, linears.qkv, linears.output, sequences, spec.attention, rows)
+        attended, saved = attend(
+            first.y, take_rows(first.y, used), linears.qkv, linears.output, sequences, spec.attention, used
+        )
         norm = Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps)
-        middle, second = residual_norm(take_rows(total, rows), attended, norm, drops[1])
+        middle, second = residual_norm(take_rows(total, used), attended, norm, drops[1])
         fed, kept = feed_forward(second.y, linears.up, linears.down, spec.activation)
-        ctx.sequences, ctx.spec, ctx.drops, ctx.rows = sequences, spec, drops, rows
+        ctx.sequences, ctx.spec, ctx.drops, ctx.used = sequences, spec, drops, used
         ctx.adds = branch is not None
         ctx.save_for_backward(
             total, *first, *saved, middle, *second, *kept, *_kept(linears, spec), *parameters
@@ -211,11 +215,11 @@ class _PreNormLayer(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, d_residual: Tensor, d_branch: Tensor) -> tuple[Tensor | None, ...]:
         """Gradients in the order of forward."""
-        (total, y1, mean1, scale1, qkv, mixed, logsum, middle, y2, mean2, scale2, before, inner, *rest) = (
-            ctx.saved_tensors
-        )
+        saved = ctx.saved_tensors
+        total, y1, mean1, scale1, *mixed, middle, y2, mean2, scale2, before, inner = saved[:14]
+        rest = saved[14:]
         spec: LayerSpec = ctx.spec
-        weights, rows = _Weights(*rest[8:]), ctx.rows
+        weights, used = _Weights(*rest[8:]), ctx.used
         linears = _restored(rest[:8], weights, spec)
         dy = d_branch.contiguous()
         feed = feed_forward_backward(
@@ -226,13 +230,14 @@ class _PreNormLayer(torch.autograd.Function):
         second = residual_norm_backward(
             feed.x, d_residual.contiguous(), middle, norm, Normed(y2, mean2, scale2), ctx.drops[1]
         )
-        gain, d_residual = weights.attention_gain, put_rows(second.x, rows, total.shape[0])
+        gain = weights.attention_gain
         attention = attend_backward(
-            second.branch, y1, Attended(qkv, mixed, logsum), linears.qkv, linears.output,
-            ctx.sequences, spec.attention, rows, d_residual if gain is None else None,
+            second.branch, y1, take_rows(y1, used), Attended(*mixed), linears.qkv, linears.output,
+            ctx.sequences, spec.attention, used, second.x if gain is None else None,
         )  # fmt: skip
         d_total, d_before, d_gain, d_bias = attention.x, None, None, None
         if gain is not None:
+            d_residual = put_rows(second.x, used, total.shape[0])
             norm = Norm(gain, weights.attention_norm_bias, spec.eps)
             normed = Normed(y1, mean1, scale1)
             if ctx.adds:
@@ -308,29 +313,30 @@ class _Embeddings(torch.autograd.Function):
 
 
 def fused_post_norm_layer(
-    x: Tensor, sequences: Sequences, spec: LayerSpec, rows: Tensor | None, layer: Any
+    x: Tensor, sequences: Sequences, spec: LayerSpec, used: Queries | None, layer: Any
 ) -> Tensor:
     """The output bf16 [T, width] of ``layer``, a post-norm encoder.Layer, for contiguous x bf16 [T, width].
 
-    Only that of ``rows``, bf16 [N, width], if they are given. Raises BertmillError when cuBLASLt refuses.
+    Only that of ``used`` tokens, bf16 [N, width], if they are given. Raises BertmillError when cuBLASLt
+    refuses.
     """
     y: Tensor = _PostNormLayer.apply(  # type: ignore[no-untyped-call]  # torch's
-        x, sequences, spec, rows, *_Weights.of(layer)
+        x, sequences, spec, used, *_Weights.of(layer)
     )
     return y
 
 
 def fused_pre_norm_layer(
-    residual: Tensor, branch: Tensor | None, sequences: Sequences, spec: LayerSpec, rows: Tensor | None,
+    residual: Tensor, branch: Tensor | None, sequences: Sequences, spec: LayerSpec, used: Queries | None,
     layer: Any,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The residual sum and the branch to be added to it, bf16 [T, width], after a pre-norm encoder.Layer.
 
-    Only those of ``rows``, bf16 [N, width], if they are given. ``branch`` is None for the first layer. Raises
-    BertmillError when cuBLASLt refuses.
+    Only those of ``used`` tokens, bf16 [N, width], if they are given. ``branch`` is None for the first layer.
+    Raises BertmillError when cuBLASLt refuses.
     """
     residual, branch = _PreNormLayer.apply(  # type: ignore[no-untyped-call]  # torch's
-        residual, branch, sequences, spec, rows, *_Weights.of(layer)
+        residual, branch, sequences, spec, used, *_Weights.of(layer)
     )
     return residual, branch
 

@@ -5,6 +5,11 @@ equal input gives equal bits. The first loads keys and values with the copy engi
 tensor descriptors), which saves registers for addresses. With a window, tiles that no query of a program
 sees are never loaded. Queries and keys are rotated before (``rotate_in_place``). Their gradients are turned
 back when they are stored.
+
+With SOME, only some tokens have a query. ``tokens`` int64 [N] are these tokens, in any order, and row i of
+the queries, of the output and of their gradients belongs to token tokens[i]. ``order`` int64 [N] sorts these
+rows by token, and those of sequence i are order[bounds[i] : bounds[i + 1]]. Without SOME, row i belongs to
+token i.
 """
 
 import triton
@@ -14,82 +19,148 @@ from trainer.kernels.tiles import load_head, store_gradient, store_head, visible
 
 
 @triton.jit
-def long_forward(
-    qkv_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, tokens, width, scale, before, after,
-    WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
-):  # fmt: skip
-    """ROWS queries of one head of one sequence. ``logsum`` is in base 2, fp32 [heads, tokens]."""
-    start, sequence, head = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
+def _queries_of(cu_seqlens_ptr, bounds_ptr, sequence, SOME: tl.constexpr):
+    """The first token of a sequence, its length, its first query, and the number of its queries."""
     first = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - first
-    if start < length:
-        offset = head * SIZE
-        row = start + tl.arange(0, ROWS)
-        rows, valid = row[:, None], row[:, None] < length
-        query = load_head(qkv_ptr, first, rows, valid, 3 * width, offset, SIZE)
-        largest = tl.full((ROWS,), -1e30, tl.float32)
-        total = tl.zeros((ROWS,), tl.float32)
-        mixed = tl.zeros((ROWS, SIZE), tl.float32)
-        low, high = 0, length
+    first_query, count = first, length
+    if SOME:
+        first_query = tl.load(bounds_ptr + sequence)
+        count = tl.load(bounds_ptr + sequence + 1) - first_query
+    return first, length, first_query, count
+
+
+@triton.jit
+def _places_of(tokens_ptr, order_ptr, first, first_query, count, query, SOME: tl.constexpr):
+    """For queries of a sequence: the row that others count from, their rows from there, their positions."""
+    base, row, position = first_query, query, query
+    if SOME:
+        base = first_query * 0
+        row = tl.load(order_ptr + first_query + query, mask=query < count, other=0)
+        position = (tl.load(tokens_ptr + row, mask=query < count, other=0) - first).to(tl.int32)
+    return base, row, position
+
+
+@triton.jit
+def _keys_of(start, inside, position, length, before, after, ROWS: tl.constexpr, SOME: tl.constexpr):
+    """The first key that one of ROWS queries sees through a window, and the end of these keys."""
+    lowest, highest = start, start + ROWS - 1
+    if SOME:
+        lowest = tl.min(tl.where(inside, position, length), 0)
+        highest = tl.max(tl.where(inside, position, 0), 0)
+    return tl.maximum(0, lowest - before), tl.minimum(length, highest + 1 + after)
+
+
+@triton.jit
+def _forward_tile(
+    query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr,
+    first, length, first_query, count, start, head, queries, width, query_stride, pair_stride,
+    scale, before, after,
+    SOME: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """ROWS queries, from ``start`` on, of one head of one sequence."""
+    offset = head * SIZE
+    query_row = start + tl.arange(0, ROWS)
+    inside = query_row < count
+    base, row, position = _places_of(tokens_ptr, order_ptr, first, first_query, count, query_row, SOME)
+    rows, positions, valid = row[:, None], position[:, None], inside[:, None]
+    query = load_head(query_ptr, base, rows, valid, query_stride, offset, SIZE)
+    largest = tl.full((ROWS,), -1e30, tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    mixed = tl.zeros((ROWS, SIZE), tl.float32)
+    low, high = 0, length
+    if WINDOW:
+        low, high = _keys_of(start, inside, position, length, before, after, ROWS, SOME)
+        low = low // KEYS * KEYS
+    for begin in range(low, high, KEYS):
+        keys = begin + tl.arange(0, KEYS)
+        real = keys[:, None] < length
+        key = load_head(pair_ptr, first, keys[:, None], real, pair_stride, offset, SIZE)
+        value = load_head(pair_ptr, first, keys[:, None], real, pair_stride, offset + width, SIZE)
+        seen = visible(positions, keys[None, :], length, before, after, WINDOW)
+        logits = tl.where(seen, tl.dot(query, tl.trans(key)), -1e30)
+        now = tl.maximum(largest, tl.max(logits, 1) * scale)
+        weights = tl.exp2(logits * scale - now[:, None])
         if WINDOW:
-            low = tl.maximum(0, start - before) // KEYS * KEYS
-            high = tl.minimum(length, start + ROWS + after)
-        for begin in range(low, high, KEYS):
-            keys = begin + tl.arange(0, KEYS)
-            inside = keys[:, None] < length
-            key = load_head(qkv_ptr, first, keys[:, None], inside, 3 * width, offset + width, SIZE)
-            value = load_head(qkv_ptr, first, keys[:, None], inside, 3 * width, offset + 2 * width, SIZE)
-            seen = visible(rows, keys[None, :], length, before, after, WINDOW)
-            logits = tl.where(seen, tl.dot(query, tl.trans(key)), -1e30)
-            now = tl.maximum(largest, tl.max(logits, 1) * scale)
-            weights = tl.exp2(logits * scale - now[:, None])
-            if WINDOW:
-                # A row may see no key of a tile. Then both terms are about -1e29, and a fused multiply and
-                # subtract may give any difference of them.
-                weights = tl.where(seen, weights, 0.0)
-            fade = tl.exp2(largest - now)
-            total = total * fade + tl.sum(weights, 1)
-            mixed = tl.dot(weights.to(value.dtype), value, mixed * fade[:, None])
-            largest = now
-        store_head(out_ptr, mixed * (1.0 / total)[:, None], first, rows, valid, width, offset, SIZE)
-        tl.store(logsum_ptr + head * tokens + first + row, largest + tl.log2(total), mask=row < length)
+            # A row may see no key of a tile. Then both terms are about -1e29, and a fused multiply and
+            # subtract may give any difference of them.
+            weights = tl.where(seen, weights, 0.0)
+        fade = tl.exp2(largest - now)
+        total = total * fade + tl.sum(weights, 1)
+        mixed = tl.dot(weights.to(value.dtype), value, mixed * fade[:, None])
+        largest = now
+    store_head(out_ptr, mixed * (1.0 / total)[:, None], base, rows, valid, width, offset, SIZE)
+    tl.store(logsum_ptr + head * queries + base + row, largest + tl.log2(total), mask=inside)
+
+
+@triton.jit
+def long_forward(
+    query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, bounds_ptr,
+    queries, width, query_stride, pair_stride, scale, before, after,
+    SOME: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Queries of one head of one sequence. ``pair`` holds keys, then values.
+
+    ``logsum`` is in base 2, fp32 [heads, queries].
+    """
+    sequence, head = tl.program_id(1), tl.program_id(2)
+    first, length, first_query, count = _queries_of(cu_seqlens_ptr, bounds_ptr, sequence, SOME)
+    start, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
+    # A sequence may have more queries than tokens, such as those of masked slots that only fill a shape.
+    # Without SOME this loop would only cost registers.
+    if SOME:
+        for begin in tl.range(start, count, step, num_stages=1):
+            _forward_tile(
+                query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr,
+                first, length, first_query, count, begin, head, queries, width, query_stride, pair_stride,
+                scale, before, after, SOME, WINDOW, SIZE, ROWS, KEYS,
+            )  # fmt: skip
+    elif start < count:
+        _forward_tile(
+            query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr,
+            first, length, first_query, count, start, head, queries, width, query_stride, pair_stride,
+            scale, before, after, SOME, WINDOW, SIZE, ROWS, KEYS,
+        )  # fmt: skip
 
 
 @triton.jit
 def long_backward_keys(
-    qkv_ptr, table_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
-    tokens, width, scale, plain_scale, before, after,
-    ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
+    query_ptr, pair_ptr, table_ptr, tokens_ptr, order_ptr, dout_ptr, logsum_ptr, delta_ptr, d_pair_ptr,
+    sums_ptr, cu_seqlens_ptr, bounds_ptr,
+    queries, width, query_stride, pair_stride, scale, plain_scale, before, after,
+    SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of KEYS keys and values of one head of one sequence."""
+    """Gradients of KEYS keys and values of one head of one sequence. ``sums`` has a line for each program."""
     start, sequence, head = tl.program_id(0) * KEYS, tl.program_id(1), tl.program_id(2)
-    first = tl.load(cu_seqlens_ptr + sequence)
-    length = tl.load(cu_seqlens_ptr + sequence + 1) - first
+    first, length, first_query, count = _queries_of(cu_seqlens_ptr, bounds_ptr, sequence, SOME)
     if start < length:
         offset = head * SIZE
         key_row = start + tl.arange(0, KEYS)
         keys, valid = key_row[:, None], key_row[:, None] < length
-        key = load_head(qkv_ptr, first, keys, valid, 3 * width, offset + width, SIZE)
-        value = load_head(qkv_ptr, first, keys, valid, 3 * width, offset + 2 * width, SIZE)
+        key = load_head(pair_ptr, first, keys, valid, pair_stride, offset, SIZE)
+        value = load_head(pair_ptr, first, keys, valid, pair_stride, offset + width, SIZE)
         d_key = tl.zeros((KEYS, SIZE), tl.float32)
         d_value = tl.zeros((KEYS, SIZE), tl.float32)
-        of_head = head * tokens + first
-        low, high = 0, length
-        if WINDOW:
+        low, high = 0, count
+        if WINDOW and not SOME:
             low = tl.maximum(0, start - after) // ROWS * ROWS
             high = tl.minimum(length, start + KEYS + before)
         for begin in range(low, high, ROWS):
-            row = begin + tl.arange(0, ROWS)
-            inside = row[:, None] < length
-            query = load_head(qkv_ptr, first, row[:, None], inside, 3 * width, offset, SIZE)
-            dout = load_head(dout_ptr, first, row[:, None], inside, width, offset, SIZE)
+            query_row = begin + tl.arange(0, ROWS)
+            inside = query_row < count
+            base, row, position = _places_of(
+                tokens_ptr, order_ptr, first, first_query, count, query_row, SOME
+            )
+            query = load_head(query_ptr, base, row[:, None], inside[:, None], query_stride, offset, SIZE)
+            dout = load_head(dout_ptr, base, row[:, None], inside[:, None], width, offset, SIZE)
             # Infinite beyond the end: a weight of 0.
-            logsum = tl.load(logsum_ptr + of_head + row, mask=row < length, other=float("inf"))
-            delta = tl.load(delta_ptr + of_head + row, mask=row < length, other=0.0)
+            of_row = head * queries + base + row
+            logsum = tl.load(logsum_ptr + of_row, mask=inside, other=float("inf"))
+            delta = tl.load(delta_ptr + of_row, mask=inside, other=0.0)
             logits = tl.dot(key, tl.trans(query)) * scale
             if WINDOW:
-                seen = visible(row[None, :], keys, length, before, after, WINDOW)
+                seen = visible(position[None, :], keys, length, before, after, WINDOW)
                 logits = tl.where(seen, logits, float("-inf"))
             weights = tl.exp2(logits - logsum[None, :])
             d_value = tl.dot(weights.to(dout.dtype), dout, d_value)
@@ -101,9 +172,9 @@ def long_backward_keys(
         d_key = tl.where(valid, d_key * plain_scale, 0.0)
         d_value = tl.where(valid, d_value, 0.0)
         store_gradient(
-            dqkv_ptr, d_key, table_ptr, first, keys, valid, 3 * width, offset + width, ROTARY, KEYS, SIZE
+            d_pair_ptr, d_key, table_ptr, first, keys, keys, valid, pair_stride, offset, ROTARY, KEYS, SIZE
         )
-        store_head(dqkv_ptr, d_value, first, keys, valid, 3 * width, offset + 2 * width, SIZE)
+        store_head(d_pair_ptr, d_value, first, keys, valid, pair_stride, offset + width, SIZE)
         if SUMS:
             line = tl.program_id(0) * tl.num_programs(1) + sequence
             sums = sums_ptr + line * 3 * width + offset + tl.arange(0, SIZE)
@@ -112,51 +183,77 @@ def long_backward_keys(
 
 
 @triton.jit
-def long_backward_queries(
-    tiles, qkv_ptr, table_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
-    tokens, width, scale, plain_scale, before, after,
-    ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
+def _backward_tile(
+    tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, d_query_ptr,
+    first, length, first_query, count, start, head, queries, width, query_stride,
+    scale, plain_scale, before, after,
+    SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Gradients of ROWS queries of one head of one sequence, and ``delta`` of them.
+    """Stores the gradients of ROWS queries and ``delta`` of them, and returns the sum of the gradients."""
+    offset = head * SIZE
+    query_row = start + tl.arange(0, ROWS)
+    inside = query_row < count
+    base, row, position = _places_of(tokens_ptr, order_ptr, first, first_query, count, query_row, SOME)
+    rows, positions, valid = row[:, None], position[:, None], inside[:, None]
+    query = load_head(query_ptr, base, rows, valid, query_stride, offset, SIZE)
+    dout = load_head(dout_ptr, base, rows, valid, width, offset, SIZE)
+    of_row = head * queries + base + row
+    logsum = tl.load(logsum_ptr + of_row, mask=inside, other=float("inf"))
+    out = load_head(out_ptr, base, rows, valid, width, offset, SIZE)
+    delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
+    tl.store(delta_ptr + of_row, delta, mask=inside)
+    d_query = tl.zeros((ROWS, SIZE), tl.float32)
+    low, high = 0, length
+    if WINDOW:
+        low, high = _keys_of(start, inside, position, length, before, after, ROWS, SOME)
+        low = low // KEYS * KEYS
+    for begin in range(low, high, KEYS):
+        keys = begin + tl.arange(0, KEYS)
+        # Rows beyond the end are those of the next sequence, or zero.
+        key = tiles.load([first + begin, offset])
+        value = tiles.load([first + begin, offset + width])
+        seen = visible(positions, keys[None, :], length, before, after, WINDOW)
+        logits = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
+        weights = tl.exp2(logits - logsum[:, None])
+        d_logits = weights * (tl.dot(dout, tl.trans(value)) - delta[:, None])
+        d_query = tl.dot(d_logits.to(key.dtype), key, d_query)
+    d_query *= plain_scale
+    store_gradient(
+        d_query_ptr, d_query, table_ptr, base, rows, positions, valid, query_stride, offset,
+        ROTARY, ROWS, SIZE,
+    )  # fmt: skip
+    return tl.sum(d_query, 0)
 
-    ``delta`` fp32 [heads, tokens] is the sum over a head of its output times the gradient of the output.
-    ``tiles`` describes tiles of KEYS rows of qkv.
+
+@triton.jit
+def long_backward_queries(
+    tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, d_query_ptr,
+    sums_ptr, cu_seqlens_ptr, bounds_ptr, queries, width, query_stride, scale, plain_scale, before, after,
+    SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
+    SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+):  # fmt: skip
+    """Gradients of queries of one head of one sequence, and ``delta`` of them.
+
+    ``delta`` fp32 [heads, queries] is the sum over a head of its output times the gradient of the output.
+    ``tiles`` describes tiles of KEYS keys and values. ``sums``, if SUMS, has a line for each program.
     """
-    start, sequence, head = tl.program_id(0) * ROWS, tl.program_id(1), tl.program_id(2)
-    first = tl.load(cu_seqlens_ptr + sequence)
-    length = tl.load(cu_seqlens_ptr + sequence + 1) - first
-    if start < length:
-        offset = head * SIZE
-        row = start + tl.arange(0, ROWS)
-        rows, valid = row[:, None], row[:, None] < length
-        query = load_head(qkv_ptr, first, rows, valid, 3 * width, offset, SIZE)
-        dout = load_head(dout_ptr, first, rows, valid, width, offset, SIZE)
-        of_head = head * tokens + first
-        logsum = tl.load(logsum_ptr + of_head + row, mask=row < length, other=float("inf"))
-        out = load_head(out_ptr, first, rows, valid, width, offset, SIZE)
-        delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
-        tl.store(delta_ptr + of_head + row, delta, mask=row < length)
-        d_query = tl.zeros((ROWS, SIZE), tl.float32)
-        low, high = 0, length
-        if WINDOW:
-            low = tl.maximum(0, start - before) // KEYS * KEYS
-            high = tl.minimum(length, start + ROWS + after)
-        for begin in range(low, high, KEYS):
-            keys = begin + tl.arange(0, KEYS)
-            # Rows beyond the end are those of the next sequence, or zero.
-            key = tiles.load([first + begin, offset + width])
-            value = tiles.load([first + begin, offset + 2 * width])
-            seen = visible(rows, keys[None, :], length, before, after, WINDOW)
-            logits = tl.where(seen, tl.dot(query, tl.trans(key)) * scale, float("-inf"))
-            weights = tl.exp2(logits - logsum[:, None])
-            d_logits = weights * (tl.dot(dout, tl.trans(value)) - delta[:, None])
-            d_query = tl.dot(d_logits.to(key.dtype), key, d_query)
-        d_query *= plain_scale
-        store_gradient(
-            dqkv_ptr, d_query, table_ptr, first, rows, valid, 3 * width, offset, ROTARY, ROWS, SIZE
-        )
+    sequence, head = tl.program_id(1), tl.program_id(2)
+    first, length, first_query, count = _queries_of(cu_seqlens_ptr, bounds_ptr, sequence, SOME)
+    start, step = tl.program_id(0) * ROWS, tl.num_programs(0) * ROWS
+    if SOME:
+        for begin in tl.range(start, count, step, num_stages=1):  # as in long_forward
+            _backward_tile(
+                tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr,
+                d_query_ptr, first, length, first_query, count, begin, head, queries, width, query_stride,
+                scale, plain_scale, before, after, SOME, ROTARY, WINDOW, SIZE, ROWS, KEYS,
+            )  # fmt: skip
+    elif start < count:
+        query_sum = _backward_tile(
+            tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr,
+            d_query_ptr, first, length, first_query, count, start, head, queries, width, query_stride,
+            scale, plain_scale, before, after, SOME, ROTARY, WINDOW, SIZE, ROWS, KEYS,
+        )  # fmt: skip
         if SUMS:
             line = tl.program_id(0) * tl.num_programs(1) + sequence
-            sums = sums_ptr + line * 3 * width + offset + tl.arange(0, SIZE)
-            tl.store(sums, tl.sum(d_query, 0))
+            tl.store(sums_ptr + line * 3 * width + head * SIZE + tl.arange(0, SIZE), query_sum)

@@ -18,10 +18,14 @@ from trainer.kernels.tiles import (
 
 @triton.jit
 def short_forward(
-    qkv_ptr, table_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, tokens, width, scale, before, after,
+    query_ptr, pair_ptr, table_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr,
+    tokens, width, stride, scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One head of one sequence. ``scale`` includes the factor log2(e). ``logsum`` is in base 2."""
+    """One head of one sequence. ``pair`` holds keys, then values.
+
+    ``scale`` includes the factor log2(e). ``logsum`` is in base 2.
+    """
     sequence, head = tl.program_id(0), tl.program_id(1)
     first = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - first
@@ -29,10 +33,9 @@ def short_forward(
         offset = head * SIZE
         row = tl.arange(0, ROWS)
         rows, valid = row[:, None], row[:, None] < length
-        stride = 3 * width
-        query = load_query_or_key(qkv_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
-        key = load_query_or_key(qkv_ptr, table_ptr, first, rows, valid, stride, offset + width, ROTARY, SIZE)
-        value = load_head(qkv_ptr, first, rows, valid, stride, offset + 2 * width, SIZE)
+        query = load_query_or_key(query_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
+        key = load_query_or_key(pair_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
+        value = load_head(pair_ptr, first, rows, valid, stride, offset + width, SIZE)
         seen = visible(rows, row[None, :], length, before, after, WINDOW)
         logits = tl.where(seen, tl.dot(query, tl.trans(key)), -1e30)
         largest = tl.max(logits, 1) * scale
@@ -45,27 +48,26 @@ def short_forward(
 
 @triton.jit
 def short_backward(
-    query_tiles, dout_tiles, qkv_ptr, table_ptr, logsum_ptr, dqkv_ptr, sums_ptr, cu_seqlens_ptr,
-    tokens, width, scale, plain_scale, before, after,
+    query_tiles, dout_tiles, query_ptr, pair_ptr, table_ptr, logsum_ptr, d_query_ptr, d_pair_ptr, sums_ptr,
+    cu_seqlens_ptr, tokens, width, stride, scale, plain_scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Gradients of one head of one sequence, QUERIES queries at a time, and their sums over tokens if SUMS.
 
     All products have keys as rows, so that each is large enough for the fastest instructions of Hopper
-    (wgmma), and weights need not be transposed. The tiles describe QUERIES rows of qkv and dout.
+    (wgmma), and weights need not be transposed. The tiles describe QUERIES rows of queries and of dout.
     """
     sequence, head = tl.program_id(0), tl.program_id(1)
     first = tl.load(cu_seqlens_ptr + sequence)
     length = tl.load(cu_seqlens_ptr + sequence + 1) - first
     if length > 0:
         offset = head * SIZE
-        stride = 3 * width
         key_row = tl.arange(0, ROWS)
         rows = key_row[:, None]
         valid = rows < length
-        key = load_query_or_key(qkv_ptr, table_ptr, first, rows, valid, stride, offset + width, ROTARY, SIZE)
-        value = load_head(qkv_ptr, first, rows, valid, stride, offset + 2 * width, SIZE)
+        key = load_query_or_key(pair_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
+        value = load_head(pair_ptr, first, rows, valid, stride, offset + width, SIZE)
         d_key = tl.zeros((ROWS, SIZE), tl.float32)
         d_value = tl.zeros((ROWS, SIZE), tl.float32)
         query_sum = tl.zeros((SIZE,), tl.float32)
@@ -74,7 +76,7 @@ def short_backward(
             queries, inside = row[:, None], row[:, None] < length
             # Rows beyond the end are those of the next sequence, or zero.
             if ROTARY:
-                query = load_rotated(qkv_ptr, table_ptr, first, queries, inside, stride, offset, SIZE)
+                query = load_rotated(query_ptr, table_ptr, first, queries, inside, stride, offset, SIZE)
             else:
                 query = query_tiles.load([first + begin, offset])
             dout = dout_tiles.load([first + begin, offset])
@@ -91,15 +93,16 @@ def short_backward(
             d_key = tl.dot(d_logits, query, d_key)
             d_query = tl.dot(tl.trans(d_logits), key) * plain_scale
             store_gradient(
-                dqkv_ptr, d_query, table_ptr, first, queries, inside, stride, offset, ROTARY, QUERIES, SIZE
-            )
+                d_query_ptr, d_query, table_ptr, first, queries, queries, inside, stride, offset,
+                ROTARY, QUERIES, SIZE,
+            )  # fmt: skip
             if SUMS:
                 query_sum += tl.sum(d_query, 0)
         d_key *= plain_scale
         store_gradient(
-            dqkv_ptr, d_key, table_ptr, first, rows, valid, stride, offset + width, ROTARY, ROWS, SIZE
+            d_pair_ptr, d_key, table_ptr, first, rows, rows, valid, stride, offset, ROTARY, ROWS, SIZE
         )
-        store_head(dqkv_ptr, d_value, first, rows, valid, stride, offset + 2 * width, SIZE)
+        store_head(d_pair_ptr, d_value, first, rows, valid, stride, offset + width, SIZE)
         if SUMS:
             sums = sums_ptr + sequence * 3 * width + offset + tl.arange(0, SIZE)
             tl.store(sums, query_sum)

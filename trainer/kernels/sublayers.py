@@ -3,8 +3,8 @@
 Plain functions on bf16 tensors [T, width]. ``layer`` puts norms and residual sums around them. Gradients of
 matrices and biases are fp32. The formulas are those of trainer/model/encoder.py.
 
-The last layer of an encoder goes on after attention with the N of T tokens whose hidden states are used:
-``rows`` int64 [N] are their indices.
+The last layer of an encoder computes only the hidden states that are used, those of N of the T tokens. Their
+``Queries`` attend to the keys and values of all.
 """
 
 from typing import Literal, NamedTuple
@@ -17,6 +17,8 @@ from trainer.kernels.activations import geglu, geglu_backward, gelu_backward
 from trainer.kernels.attention import (
     Attended,
     AttentionSpec,
+    Queries,
+    QueryKeyValue,
     Sequences,
     attention_backward,
     attention_forward,
@@ -52,45 +54,73 @@ class SublayerGradients(NamedTuple):
     second_weight: Tensor
 
 
-def take_rows(x: Tensor, rows: Tensor | None) -> Tensor:
-    """The ``rows`` [N, width] of ``x`` [T, width], or ``x`` itself for None."""
-    return x if rows is None else x.index_select(0, rows)
+def take_rows(x: Tensor, used: Queries | None) -> Tensor:
+    """The rows [N, width] of ``x`` [T, width] that are ``used``, or ``x`` itself for None."""
+    return x if used is None else x.index_select(0, used.tokens)
 
 
-def put_rows(dy: Tensor, rows: Tensor | None, tokens: int) -> Tensor:
-    """The gradient [``tokens``, width] of x for that of take_rows(x, rows), or ``dy`` itself for None.
+def put_rows(dy: Tensor, used: Queries | None, tokens: int) -> Tensor:
+    """The gradient [``tokens``, width] of x for that of take_rows(x, used), or ``dy`` itself for None.
 
     The sum is exact, in any order, where at most two of the rows of a token have a gradient other than 0.
     No more have one in pretraining: a token is masked once and is first once, and fillers have none.
     """
-    if rows is None:
+    if used is None:
         return dy
-    return torch.zeros(tokens, dy.shape[1], dtype=dy.dtype, device=dy.device).index_add_(0, rows, dy)
+    return torch.zeros(tokens, dy.shape[1], dtype=dy.dtype, device=dy.device).index_add_(0, used.tokens, dy)
 
 
 def attend(
-    x: Tensor, qkv: Linear, output: Linear, sequences: Sequences, spec: AttentionSpec, rows: Tensor | None
-) -> tuple[Tensor, Attended]:
-    """Multi-head attention [T, width] -> [N, width] of ``rows``, and what its backward pass needs."""
-    product = linear(x, qkv.weight, qkv.bias)
-    mixed, logsum = attention_forward(product, sequences, spec)
-    attended = Attended(product, mixed, logsum)
-    return linear(take_rows(mixed, rows), output.weight, output.bias), attended
+    x: Tensor, taken: Tensor, qkv: Linear, output: Linear,
+    sequences: Sequences, spec: AttentionSpec, used: Queries | None,
+) -> tuple[Tensor, Attended]:  # fmt: skip
+    """Multi-head attention of x [T, width] and ``taken``, its rows [N, width] that are ``used``.
+
+    Returns [N, width] and what its backward pass needs.
+    """
+    if used is None:
+        inputs = QueryKeyValue.of_product(linear(x, qkv.weight, qkv.bias))
+    else:
+        query, pair = _parts(qkv)
+        inputs = QueryKeyValue(linear(taken, query.weight, query.bias), linear(x, pair.weight, pair.bias))
+    mixed, logsum = attention_forward(inputs, sequences, spec, used)
+    return linear(mixed, output.weight, output.bias), Attended(*inputs, mixed, logsum)
+
+
+def _parts(qkv: Linear) -> tuple[Linear, Linear]:
+    """The layer of queries, and that of keys and values."""
+    width = qkv.weight.shape[1]
+    first, second = slice(0, width), slice(width, 3 * width)
+    return (
+        Linear(qkv.weight[first], None if qkv.bias is None else qkv.bias[first]),
+        Linear(qkv.weight[second], None if qkv.bias is None else qkv.bias[second]),
+    )
 
 
 def attend_backward(
-    dy: Tensor, x: Tensor, attended: Attended, qkv: Linear, output: Linear,
-    sequences: Sequences, spec: AttentionSpec, rows: Tensor | None, residual: Tensor | None,
+    dy: Tensor, x: Tensor, taken: Tensor, attended: Attended, qkv: Linear, output: Linear,
+    sequences: Sequences, spec: AttentionSpec, used: Queries | None, residual: Tensor | None,
 ) -> SublayerGradients:  # fmt: skip
-    """The gradients of attend for ``dy`` [N, width].
+    """The gradients of attend for ``dy`` [N, width]. That of x includes what comes through ``taken``.
 
-    ``residual`` is a gradient of x [T, width] from elsewhere, overwritten.
+    ``residual`` is a gradient of ``taken`` from elsewhere, overwritten.
     """
-    d_output = weight_gradient(dy, take_rows(attended.out, rows))
-    d_mixed = put_rows(input_gradient(dy, output.weight), rows, x.shape[0])
-    dqkv, d_bias = attention_backward(d_mixed, attended, sequences, spec, bias=qkv.bias is not None)
-    d_qkv = weight_gradient(dqkv, x)
-    dx = _input_gradient(dqkv, qkv.weight, residual)
+    (tokens, width), has_bias = x.shape, qkv.bias is not None
+    d_output = weight_gradient(dy, attended.out)
+    d_mixed = input_gradient(dy, output.weight)
+    if used is None:
+        dqkv = torch.empty(tokens, 3 * width, dtype=x.dtype, device=x.device)
+        into = QueryKeyValue.of_product(dqkv)
+        d_bias = attention_backward(d_mixed, attended, into, sequences, spec, bias=has_bias)
+        d_qkv = weight_gradient(dqkv, x)
+        dx = _input_gradient(dqkv, qkv.weight, residual)
+        return SublayerGradients(dx, d_qkv, d_bias, d_output)
+    into = QueryKeyValue(*(torch.empty_like(tensor) for tensor in (attended.query, attended.pair)))
+    d_bias = attention_backward(d_mixed, attended, into, sequences, spec, used, bias=has_bias)
+    query, pair = _parts(qkv)
+    d_qkv = torch.cat([weight_gradient(into.query, taken), weight_gradient(into.pair, x)])
+    d_taken = _input_gradient(into.query, query.weight, residual)
+    dx = add_input_gradient(put_rows(d_taken, used, tokens), into.pair, pair.weight)
     return SublayerGradients(dx, d_qkv, d_bias, d_output)
 
 

@@ -51,13 +51,14 @@ def store_head(pointer, value, first, row, valid, stride, offset, SIZE: tl.const
 
 @triton.jit
 def store_turned_back(
-    pointer, value, table_ptr, first, row, valid, stride, offset, ROWS: tl.constexpr, SIZE: tl.constexpr
-):
-    """Stores the gradient of what ``load_rotated`` loaded, for the gradient ``value`` of its result."""
+    pointer, value, table_ptr, first, row, position, valid, stride, offset,
+    ROWS: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Stores the gradient of rows that were rotated by their ``position``, for the gradient of the result."""
     half: tl.constexpr = SIZE // 2
     left, right = tl.split(tl.permute(tl.reshape(value, (ROWS, 2, half)), (0, 2, 1)))
     column = tl.arange(0, half)[None, :]
-    angle = table_ptr + row * SIZE + column
+    angle = table_ptr + position * SIZE + column
     cosine = tl.load(angle, mask=valid, other=0.0)
     sine = tl.load(angle + half, mask=valid, other=0.0)
     at = pointer + tl.cast(first, tl.int64) * stride + offset + row * stride + column
@@ -67,12 +68,12 @@ def store_turned_back(
 
 @triton.jit
 def store_gradient(
-    pointer, value, table_ptr, first, row, valid, stride, offset,
+    pointer, value, table_ptr, first, row, position, valid, stride, offset,
     ROTATED: tl.constexpr, ROWS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
     """``store_turned_back`` if ROTATED, else ``store_head``."""
     if ROTATED:
-        store_turned_back(pointer, value, table_ptr, first, row, valid, stride, offset, ROWS, SIZE)
+        store_turned_back(pointer, value, table_ptr, first, row, position, valid, stride, offset, ROWS, SIZE)
     else:
         store_head(pointer, value, first, row, valid, stride, offset, SIZE)
 
@@ -88,21 +89,20 @@ def visible(query, key, length, before, after, WINDOW: tl.constexpr):
 
 @triton.jit
 def rotate_in_place(
-    qkv_ptr, positions_ptr, table_ptr, tokens, width,
+    pointer, positions_ptr, table_ptr, rows, pairs, stride,
     SIZE: tl.constexpr, ROWS: tl.constexpr, PAIRS: tl.constexpr,
 ):  # fmt: skip
-    """Turns the queries and keys of ROWS tokens, PAIRS pairs of columns of them, by the token's position."""
+    """Turns the first 2 ``pairs`` columns of ROWS rows, PAIRS pairs at a time, by each row's position."""
     half: tl.constexpr = SIZE // 2
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     pair = tl.program_id(1) * PAIRS + tl.arange(0, PAIRS)[None, :]
-    # Queries and keys together have 2 width columns, so width pairs.
-    valid = (row < tokens) & (pair < width)
-    position = tl.load(positions_ptr + row, mask=row < tokens, other=0)
+    valid = (row < rows) & (pair < pairs)
+    position = tl.load(positions_ptr + row, mask=row < rows, other=0)
     angle = table_ptr + position * SIZE + pair % half
     cosine = tl.load(angle, mask=valid, other=0.0)
     sine = tl.load(angle + half, mask=valid, other=0.0)
-    at = qkv_ptr + row.to(tl.int64) * 3 * width + pair // half * SIZE + pair % half
+    at = pointer + row.to(tl.int64) * stride + pair // half * SIZE + pair % half
     left = tl.load(at, mask=valid, other=0.0).to(tl.float32)
     right = tl.load(at + half, mask=valid, other=0.0).to(tl.float32)
-    tl.store(at, (left * cosine - right * sine).to(qkv_ptr.dtype.element_ty), mask=valid)
-    tl.store(at + half, (right * cosine + left * sine).to(qkv_ptr.dtype.element_ty), mask=valid)
+    tl.store(at, (left * cosine - right * sine).to(pointer.dtype.element_ty), mask=valid)
+    tl.store(at + half, (right * cosine + left * sine).to(pointer.dtype.element_ty), mask=valid)

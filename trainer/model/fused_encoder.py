@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from trainer.kernels.attention import AttentionSpec, Sequences, rotary_cache
+from trainer.kernels.attention import AttentionSpec, Queries, Sequences, rotary_cache
 from trainer.kernels.layer import (
     LayerSpec,
     fused_embeddings,
@@ -26,7 +26,7 @@ def fused_encoder(
 ) -> Tensor:  # fmt: skip
     """The last hidden states [T, hidden] of ``encoder``, an encoder.Encoder, in autocast's type.
 
-    Only those of ``rows``, int64 [N], if they are given: the last layer computes no others after attention.
+    Only those of ``rows``, int64 [N], if they are given: the last layer computes no others.
     All hidden states are put into ``kept``, if it is given, which needs all rows. Raises BertmillError when
     cuBLASLt refuses.
     """
@@ -39,7 +39,8 @@ def fused_encoder(
     if kept is not None:
         kept.append(hidden)
     layers = _pre_norm_layers if config.norm == "pre" else _post_norm_layers
-    return layers(encoder, hidden, sequences, specs, kept, rows)
+    used = None if rows is None else Queries.of(rows, layout.cu_seqlens)
+    return layers(encoder, hidden, sequences, specs, kept, used)
 
 
 def _specs(encoder: Any, max_seqlen: int, device: torch.device) -> dict[bool, LayerSpec]:
@@ -84,12 +85,12 @@ def _post_norm_layers(
     sequences: Sequences,
     specs: dict[bool, LayerSpec],
     kept: list[Tensor] | None,
-    rows: Tensor | None,
+    used: Queries | None,
 ) -> Tensor:
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
         run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
-        used = rows if number + 1 == encoder.config.layers else None
-        hidden = run(fused_post_norm_layer, hidden, sequences, spec, used)
+        last = number + 1 == encoder.config.layers
+        hidden = run(fused_post_norm_layer, hidden, sequences, spec, used if last else None)
         if kept is not None:
             kept.append(hidden)
     return hidden
@@ -101,15 +102,17 @@ def _pre_norm_layers(
     sequences: Sequences,
     specs: dict[bool, LayerSpec],
     kept: list[Tensor] | None,
-    rows: Tensor | None,
+    used: Queries | None,
 ) -> Tensor:
     residual, branch = hidden, None
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
         if kept is not None and branch is not None:
             kept.append(residual + branch)
         run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
-        used = rows if number + 1 == encoder.config.layers else None
-        residual, branch = run(fused_pre_norm_layer, residual, branch, sequences, spec, used)
+        last = number + 1 == encoder.config.layers
+        residual, branch = run(
+            fused_pre_norm_layer, residual, branch, sequences, spec, used if last else None
+        )
     assert branch is not None  # noqa: S101 - a model has a layer
     hidden = fused_final_norm(residual, branch, specs[False], encoder.final_norm)
     if kept is not None:

@@ -13,6 +13,8 @@ from trainer.kernels import activations, attention, cross_entropy, norms
 from trainer.kernels.attention import (
     Attended,
     AttentionSpec,
+    Queries,
+    QueryKeyValue,
     Sequences,
     attention_backward,
     attention_forward,
@@ -60,11 +62,47 @@ def test_attention_and_its_gradients(
     assert qkv.grad is not None
     table = None if base is None else rotary_cache(size, base, longest, qkv.device)
     spec = AttentionSpec(HEADS, window, table)
-    product = qkv.detach().clone()
-    out, logsum = attention_forward(product, sequences, spec)
+    product, gradient = qkv.detach().clone(), torch.empty_like(qkv)
+    inputs, into = QueryKeyValue.of_product(product), QueryKeyValue.of_product(gradient)
+    out, logsum = attention_forward(inputs, sequences, spec)
     torch.testing.assert_close(out, expected.detach(), rtol=1e-4, atol=1e-4)
-    found, sums = attention_backward(dout, Attended(product, out, logsum), sequences, spec, bias=True)
-    torch.testing.assert_close(found, qkv.grad, rtol=1e-4, atol=1e-4)
+    attended = Attended(*inputs, out, logsum)
+    sums = attention_backward(dout, attended, into, sequences, spec, bias=True)
+    torch.testing.assert_close(gradient, qkv.grad, rtol=1e-4, atol=1e-4)
+    assert sums is not None
+    torch.testing.assert_close(sums, qkv.grad.sum(0), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("window", [(-1, -1), (5, 5), (-1, 0)])
+@pytest.mark.parametrize("base", [None, 100.0])
+@pytest.mark.parametrize("longest", [20, 130])
+def test_attention_of_some_tokens_and_its_gradients(
+    window: tuple[int, int], base: float | None, longest: int
+) -> None:
+    torch.manual_seed(0)
+    size = 32
+    sequences = sequences_of([longest, 1, 0, 11, 9], longest)
+    count, width = len(sequences.positions), HEADS * size
+    # In no order, some twice, none of the last sequence, and more than tokens in the first one.
+    drawn = torch.randperm(count - 9)[: count // 2]
+    tokens = torch.cat([drawn, torch.zeros(longest, dtype=torch.int64), torch.arange(3)])
+    qkv = torch.randn(count, 3 * width, requires_grad=True)
+    dout = torch.randn(len(tokens), width)
+    expected = reference(qkv, sequences, window, base).index_select(0, tokens)
+    expected.backward(dout)
+    assert qkv.grad is not None
+    table = None if base is None else rotary_cache(size, base, longest, qkv.device)
+    spec, queries = AttentionSpec(HEADS, window, table), Queries.of(tokens, sequences.cu_seqlens)
+    product = qkv.detach().clone()
+    inputs = QueryKeyValue(product[tokens, :width], product[:, width:].clone())
+    into = QueryKeyValue(*(torch.full_like(tensor, torch.nan) for tensor in inputs))
+    out, logsum = attention_forward(inputs, sequences, spec, queries)
+    torch.testing.assert_close(out, expected.detach(), rtol=1e-4, atol=1e-4)
+    attended = Attended(*inputs, out, logsum)
+    sums = attention_backward(dout, attended, into, sequences, spec, queries, bias=True)
+    d_query = torch.zeros(count, width).index_add(0, tokens, into.query)
+    torch.testing.assert_close(d_query, qkv.grad[:, :width], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(into.pair, qkv.grad[:, width:], rtol=1e-4, atol=1e-4)
     assert sums is not None
     torch.testing.assert_close(sums, qkv.grad.sum(0), rtol=1e-3, atol=1e-3)
 
@@ -76,11 +114,12 @@ def test_gradients_are_finite_however_low_all_logits_are(longest: int) -> None:
     qkv[:, : HEADS * 32], qkv[:, HEADS * 32 : 2 * HEADS * 32] = 10.0, -10.0  # logits of -566
     product = qkv + 0.01 * torch.randn(qkv.shape)
     spec = AttentionSpec(HEADS)
-    out, logsum = attention_forward(product, sequences, spec)
+    inputs, into = QueryKeyValue.of_product(product), QueryKeyValue.of_product(torch.empty_like(product))
+    out, logsum = attention_forward(inputs, sequences, spec)
     dout = torch.randn(out.shape)
-    found, _ = attention_backward(dout, Attended(product, out, logsum), sequences, spec, bias=False)
+    attention_backward(dout, Attended(*inputs, out, logsum), into, sequences, spec, bias=False)
     assert out.isfinite().all()
-    assert found.isfinite().all()
+    assert all(part.isfinite().all() for part in into)
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25])
