@@ -29,6 +29,10 @@ _SHORT_BACKWARD = (32, 4, 3)
 _FORWARD = (64, 64, 4, 3)
 _BACKWARD_KEYS = (64, 64, 4, 1)
 _BACKWARD_QUERIES = (64, 32, 4, 3)
+# The same where only some tokens have a query.
+_SOME_FORWARD = _FORWARD
+_SOME_BACKWARD_KEYS = _BACKWARD_KEYS
+_SOME_BACKWARD_QUERIES = _BACKWARD_QUERIES
 _ROTATE_ROWS, _ROTATE_PAIRS = 8, 256
 _LOG2_E = 1.4426950408889634
 _NO_LIMIT = 1 << 30
@@ -46,25 +50,27 @@ class Sequences(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Some of the packed tokens, in any order. The output of attention has a row for each."""
+    """Some of the packed tokens. The output of attention has a row for each."""
 
     tokens: Tensor
-    """int64 [N], indices of tokens."""
-    order: Tensor
-    """int64 [N], which sorts ``tokens``."""
+    """int64 [N], indices of tokens, ascending."""
     bounds: Tensor
-    """int64 [n + 1]: tokens[order[bounds[i] : bounds[i + 1]]] belong to sequence i."""
+    """int64 [n + 1]: tokens[bounds[i] : bounds[i + 1]] belong to sequence i."""
+    places: Tensor
+    """int64 [N]: tokens[places] are the tokens in the order in which they were given."""
 
     @classmethod
     def of(cls, tokens: Tensor, cu_seqlens: Tensor) -> "Queries":
         """Those of ``tokens``, indices into the sequences that ``cu_seqlens`` [n + 1] bounds.
 
-        >>> Queries.of(torch.tensor([5, 1, 2]), torch.tensor([0, 2, 6])).bounds
-        tensor([0, 1, 3])
+        >>> Queries.of(torch.tensor([5, 1, 2]), torch.tensor([0, 2, 6]))
+        Queries(tokens=tensor([1, 2, 5]), bounds=tensor([0, 1, 3]), places=tensor([2, 0, 1]))
         """
         # Stable, because the order of equal tokens is the order of their terms in a gradient.
-        ascending, order = tokens.int().sort(stable=True)
-        return cls(tokens, order, torch.searchsorted(ascending, cu_seqlens.int()))
+        ascending, order = tokens.sort(stable=True)
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order), device=order.device)
+        return cls(ascending, torch.searchsorted(ascending, cu_seqlens.long()), places)
 
 
 class QueryKeyValue(NamedTuple):
@@ -154,10 +160,10 @@ def attention_forward(
         positions = sequences.positions
         _rotate(query, positions if queries is None else positions[queries.tokens], spec.rotary)
         _rotate(pair[:, :width], positions, spec.rotary)
-    rows, keys, warps, stages = _FORWARD
-    tokens, order, bounds = queries or (sequences.cu_seqlens,) * 3
+    rows, keys, warps, stages = _FORWARD if queries is None else _SOME_FORWARD
+    tokens, bounds, _ = queries or (sequences.cu_seqlens,) * 3
     long_forward[(triton.cdiv(sequences.max_seqlen, rows), n, spec.heads)](
-        query, pair, tokens, order, out, logsum, sequences.cu_seqlens, bounds,
+        query, pair, tokens, out, logsum, sequences.cu_seqlens, bounds,
         count, width, query.stride(0), pair.stride(0), scale, *spec.limits,
         SOME=queries is not None, WINDOW=spec.limited, SIZE=size, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, rows, keys, query.device),
@@ -238,25 +244,27 @@ def _long_backward(
     size, device = width // spec.heads, dout.device
     scale = size**-0.5
     delta = torch.empty_like(attended.logsum)
-    lines = triton.cdiv(longest, min(_BACKWARD_KEYS[1], _BACKWARD_QUERIES[0])) * n if sums else 1
+    some, stride = queries is not None, attended.query.stride(0)
+    of_queries = _SOME_BACKWARD_QUERIES if some else _BACKWARD_QUERIES
+    of_keys = _SOME_BACKWARD_KEYS if some else _BACKWARD_KEYS
+    lines = triton.cdiv(longest, min(of_keys[1], of_queries[0])) * n if sums else 1
     partial = torch.zeros(lines, 3 * width, dtype=torch.float32, device=device)
     table = partial if spec.rotary is None else spec.rotary
-    tokens, order, bounds = queries or (sequences.cu_seqlens,) * 3
-    some, stride = queries is not None, attended.query.stride(0)
+    tokens, bounds, _ = queries or (sequences.cu_seqlens,) * 3
     numbers = (scale * _LOG2_E, scale, *spec.limits)
     flags = {"SOME": some, "ROTARY": spec.rotary is not None, "WINDOW": spec.limited, "SIZE": size}
     # First, because it computes delta.
-    rows, keys, warps, stages = _BACKWARD_QUERIES
+    rows, keys, warps, stages = of_queries
     long_backward_queries[(triton.cdiv(longest, rows), n, spec.heads)](
-        _tiles(attended.pair, keys, size), attended.query, table, tokens, order, attended.out, dout,
+        _tiles(attended.pair, keys, size), attended.query, table, tokens, attended.out, dout,
         attended.logsum, delta, into.query, partial, sequences.cu_seqlens, bounds,
         count, width, stride, *numbers,
         **flags, SUMS=sums and not some, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, 2 * rows, keys, device),
     )  # fmt: skip
-    rows, keys, warps, stages = _BACKWARD_KEYS
+    rows, keys, warps, stages = of_keys
     long_backward_keys[(triton.cdiv(longest, keys), n, spec.heads)](
-        attended.query, attended.pair, table, tokens, order, dout,
+        attended.query, attended.pair, table, tokens, dout,
         attended.logsum, delta, into.pair, partial, sequences.cu_seqlens, bounds,
         count, width, stride, attended.pair.stride(0), *numbers,
         **flags, SUMS=sums, ROWS=rows, KEYS=keys,

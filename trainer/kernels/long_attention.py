@@ -6,10 +6,9 @@ tensor descriptors), which saves registers for addresses. With a window, tiles t
 sees are never loaded. Queries and keys are rotated before (``rotate_in_place``). Their gradients are turned
 back when they are stored.
 
-With SOME, only some tokens have a query. ``tokens`` int64 [N] are these tokens, in any order, and row i of
-the queries, of the output and of their gradients belongs to token tokens[i]. ``order`` int64 [N] sorts these
-rows by token, and those of sequence i are order[bounds[i] : bounds[i + 1]]. Without SOME, row i belongs to
-token i.
+With SOME, only some tokens have a query. ``tokens`` int64 [N] are these tokens, ascending. Row i of the
+queries, of the output and of their gradients belongs to token tokens[i], and rows bounds[i] : bounds[i + 1]
+belong to sequence i. Without SOME, row i belongs to token i.
 """
 
 import triton
@@ -31,14 +30,13 @@ def _queries_of(cu_seqlens_ptr, bounds_ptr, sequence, SOME: tl.constexpr):
 
 
 @triton.jit
-def _places_of(tokens_ptr, order_ptr, first, first_query, count, query, SOME: tl.constexpr):
-    """For queries of a sequence: the row that others count from, their rows from there, their positions."""
-    base, row, position = first_query, query, query
+def _positions_of(tokens_ptr, first, first_query, count, query, SOME: tl.constexpr):
+    """The positions of queries in their sequence."""
+    position = query
     if SOME:
-        base = first_query * 0
-        row = tl.load(order_ptr + first_query + query, mask=query < count, other=0)
-        position = (tl.load(tokens_ptr + row, mask=query < count, other=0) - first).to(tl.int32)
-    return base, row, position
+        token = tl.load(tokens_ptr + first_query + query, mask=query < count, other=0)
+        position = (token - first).to(tl.int32)
+    return position
 
 
 @triton.jit
@@ -53,18 +51,18 @@ def _keys_of(start, inside, position, length, before, after, ROWS: tl.constexpr,
 
 @triton.jit
 def _forward_tile(
-    query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr,
+    query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr,
     first, length, first_query, count, start, head, queries, width, query_stride, pair_stride,
     scale, before, after,
     SOME: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
     """ROWS queries, from ``start`` on, of one head of one sequence."""
     offset = head * SIZE
-    query_row = start + tl.arange(0, ROWS)
-    inside = query_row < count
-    base, row, position = _places_of(tokens_ptr, order_ptr, first, first_query, count, query_row, SOME)
+    row = start + tl.arange(0, ROWS)
+    inside = row < count
+    position = _positions_of(tokens_ptr, first, first_query, count, row, SOME)
     rows, positions, valid = row[:, None], position[:, None], inside[:, None]
-    query = load_head(query_ptr, base, rows, valid, query_stride, offset, SIZE)
+    query = load_head(query_ptr, first_query, rows, valid, query_stride, offset, SIZE)
     largest = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, SIZE), tl.float32)
@@ -89,13 +87,13 @@ def _forward_tile(
         total = total * fade + tl.sum(weights, 1)
         mixed = tl.dot(weights.to(value.dtype), value, mixed * fade[:, None])
         largest = now
-    store_head(out_ptr, mixed * (1.0 / total)[:, None], base, rows, valid, width, offset, SIZE)
-    tl.store(logsum_ptr + head * queries + base + row, largest + tl.log2(total), mask=inside)
+    store_head(out_ptr, mixed * (1.0 / total)[:, None], first_query, rows, valid, width, offset, SIZE)
+    tl.store(logsum_ptr + head * queries + first_query + row, largest + tl.log2(total), mask=inside)
 
 
 @triton.jit
 def long_forward(
-    query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, bounds_ptr,
+    query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, bounds_ptr,
     queries, width, query_stride, pair_stride, scale, before, after,
     SOME: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -111,13 +109,13 @@ def long_forward(
     if SOME:
         for begin in tl.range(start, count, step, num_stages=1):
             _forward_tile(
-                query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr,
+                query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr,
                 first, length, first_query, count, begin, head, queries, width, query_stride, pair_stride,
                 scale, before, after, SOME, WINDOW, SIZE, ROWS, KEYS,
             )  # fmt: skip
     elif start < count:
         _forward_tile(
-            query_ptr, pair_ptr, tokens_ptr, order_ptr, out_ptr, logsum_ptr,
+            query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr,
             first, length, first_query, count, start, head, queries, width, query_stride, pair_stride,
             scale, before, after, SOME, WINDOW, SIZE, ROWS, KEYS,
         )  # fmt: skip
@@ -125,7 +123,7 @@ def long_forward(
 
 @triton.jit
 def long_backward_keys(
-    query_ptr, pair_ptr, table_ptr, tokens_ptr, order_ptr, dout_ptr, logsum_ptr, delta_ptr, d_pair_ptr,
+    query_ptr, pair_ptr, table_ptr, tokens_ptr, dout_ptr, logsum_ptr, delta_ptr, d_pair_ptr,
     sums_ptr, cu_seqlens_ptr, bounds_ptr,
     queries, width, query_stride, pair_stride, scale, plain_scale, before, after,
     SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
@@ -147,19 +145,17 @@ def long_backward_keys(
             low = tl.maximum(0, start - after) // ROWS * ROWS
             high = tl.minimum(length, start + KEYS + before)
         for begin in range(low, high, ROWS):
-            query_row = begin + tl.arange(0, ROWS)
-            inside = query_row < count
-            base, row, position = _places_of(
-                tokens_ptr, order_ptr, first, first_query, count, query_row, SOME
-            )
-            query = load_head(query_ptr, base, row[:, None], inside[:, None], query_stride, offset, SIZE)
-            dout = load_head(dout_ptr, base, row[:, None], inside[:, None], width, offset, SIZE)
+            row = begin + tl.arange(0, ROWS)
+            rows, inside = row[:, None], row < count
+            query = load_head(query_ptr, first_query, rows, inside[:, None], query_stride, offset, SIZE)
+            dout = load_head(dout_ptr, first_query, rows, inside[:, None], width, offset, SIZE)
             # Infinite beyond the end: a weight of 0.
-            of_row = head * queries + base + row
+            of_row = head * queries + first_query + row
             logsum = tl.load(logsum_ptr + of_row, mask=inside, other=float("inf"))
             delta = tl.load(delta_ptr + of_row, mask=inside, other=0.0)
             logits = tl.dot(key, tl.trans(query)) * scale
             if WINDOW:
+                position = _positions_of(tokens_ptr, first, first_query, count, row, SOME)
                 seen = visible(position[None, :], keys, length, before, after, WINDOW)
                 logits = tl.where(seen, logits, float("-inf"))
             weights = tl.exp2(logits - logsum[None, :])
@@ -184,7 +180,7 @@ def long_backward_keys(
 
 @triton.jit
 def _backward_tile(
-    tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, d_query_ptr,
+    tiles, query_ptr, table_ptr, tokens_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, d_query_ptr,
     first, length, first_query, count, start, head, queries, width, query_stride,
     scale, plain_scale, before, after,
     SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr,
@@ -192,15 +188,15 @@ def _backward_tile(
 ):  # fmt: skip
     """Stores the gradients of ROWS queries and ``delta`` of them, and returns the sum of the gradients."""
     offset = head * SIZE
-    query_row = start + tl.arange(0, ROWS)
-    inside = query_row < count
-    base, row, position = _places_of(tokens_ptr, order_ptr, first, first_query, count, query_row, SOME)
+    row = start + tl.arange(0, ROWS)
+    inside = row < count
+    position = _positions_of(tokens_ptr, first, first_query, count, row, SOME)
     rows, positions, valid = row[:, None], position[:, None], inside[:, None]
-    query = load_head(query_ptr, base, rows, valid, query_stride, offset, SIZE)
-    dout = load_head(dout_ptr, base, rows, valid, width, offset, SIZE)
-    of_row = head * queries + base + row
+    query = load_head(query_ptr, first_query, rows, valid, query_stride, offset, SIZE)
+    dout = load_head(dout_ptr, first_query, rows, valid, width, offset, SIZE)
+    of_row = head * queries + first_query + row
     logsum = tl.load(logsum_ptr + of_row, mask=inside, other=float("inf"))
-    out = load_head(out_ptr, base, rows, valid, width, offset, SIZE)
+    out = load_head(out_ptr, first_query, rows, valid, width, offset, SIZE)
     delta = tl.sum(out.to(tl.float32) * dout.to(tl.float32), 1)
     tl.store(delta_ptr + of_row, delta, mask=inside)
     d_query = tl.zeros((ROWS, SIZE), tl.float32)
@@ -220,7 +216,7 @@ def _backward_tile(
         d_query = tl.dot(d_logits.to(key.dtype), key, d_query)
     d_query *= plain_scale
     store_gradient(
-        d_query_ptr, d_query, table_ptr, base, rows, positions, valid, query_stride, offset,
+        d_query_ptr, d_query, table_ptr, first_query, rows, positions, valid, query_stride, offset,
         ROTARY, ROWS, SIZE,
     )  # fmt: skip
     return tl.sum(d_query, 0)
@@ -228,7 +224,7 @@ def _backward_tile(
 
 @triton.jit
 def long_backward_queries(
-    tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, d_query_ptr,
+    tiles, query_ptr, table_ptr, tokens_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr, d_query_ptr,
     sums_ptr, cu_seqlens_ptr, bounds_ptr, queries, width, query_stride, scale, plain_scale, before, after,
     SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
@@ -244,13 +240,13 @@ def long_backward_queries(
     if SOME:
         for begin in tl.range(start, count, step, num_stages=1):  # as in long_forward
             _backward_tile(
-                tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr,
+                tiles, query_ptr, table_ptr, tokens_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr,
                 d_query_ptr, first, length, first_query, count, begin, head, queries, width, query_stride,
                 scale, plain_scale, before, after, SOME, ROTARY, WINDOW, SIZE, ROWS, KEYS,
             )  # fmt: skip
     elif start < count:
         query_sum = _backward_tile(
-            tiles, query_ptr, table_ptr, tokens_ptr, order_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr,
+            tiles, query_ptr, table_ptr, tokens_ptr, out_ptr, dout_ptr, logsum_ptr, delta_ptr,
             d_query_ptr, first, length, first_query, count, start, head, queries, width, query_stride,
             scale, plain_scale, before, after, SOME, ROTARY, WINDOW, SIZE, ROWS, KEYS,
         )  # fmt: skip

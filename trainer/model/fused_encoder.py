@@ -39,8 +39,10 @@ def fused_encoder(
     if kept is not None:
         kept.append(hidden)
     layers = _pre_norm_layers if config.norm == "pre" else _post_norm_layers
-    used = None if rows is None else Queries.of(rows, layout.cu_seqlens)
-    return layers(encoder, hidden, sequences, specs, kept, used)
+    if rows is None:
+        return layers(encoder, hidden, sequences, specs, kept, None)
+    used = Queries.of(rows, layout.cu_seqlens)
+    return layers(encoder, hidden, sequences, specs, kept, used).index_select(0, used.places)
 
 
 def _specs(encoder: Any, max_seqlen: int, device: torch.device) -> dict[bool, LayerSpec]:

@@ -88,11 +88,14 @@ def test_attention_of_some_tokens_and_its_gradients(
     tokens = torch.cat([drawn, torch.zeros(longest, dtype=torch.int64), torch.arange(3)])
     qkv = torch.randn(count, 3 * width, requires_grad=True)
     dout = torch.randn(len(tokens), width)
+    queries = Queries.of(tokens, sequences.cu_seqlens)
+    assert queries.tokens[queries.places].equal(tokens)
+    tokens = queries.tokens
     expected = reference(qkv, sequences, window, base).index_select(0, tokens)
     expected.backward(dout)
     assert qkv.grad is not None
     table = None if base is None else rotary_cache(size, base, longest, qkv.device)
-    spec, queries = AttentionSpec(HEADS, window, table), Queries.of(tokens, sequences.cu_seqlens)
+    spec = AttentionSpec(HEADS, window, table)
     product = qkv.detach().clone()
     inputs = QueryKeyValue(product[tokens, :width], product[:, width:].clone())
     into = QueryKeyValue(*(torch.full_like(tensor, torch.nan) for tensor in inputs))
