@@ -25,6 +25,7 @@ _PROCESSES = {
     "MlflowClient",
     "open_trackers",
     "by_two_processes",
+    "map_in_processes",
 }
 WITH_PROCESSES = (*FIXTURES.values(), "process")
 _NUMERIC_NAMES = {"approx", "isclose", "allclose", "assert_close", "assert_allclose"}

@@ -1,5 +1,6 @@
 """The results of large_build.py as JSON, and as Markdown beside the forecast of `plan`."""
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,8 +12,8 @@ from pydantic import TypeAdapter
 
 from benchmarks.corpus.large_corpus import Made
 from benchmarks.rates.measure_rates import cpu
-from bertmill.planning.forecast import CorpusSize, forecast_build
-from bertmill.planning.rates import load_rates
+from bertmill.planning.forecast import CorpusSize, forecast_build, serial_seconds
+from bertmill.planning.rates import Rates, load_rates
 from cluster.jobs.config_file import resolve_config
 from pipeline.config import BuildConfig
 
@@ -67,6 +68,11 @@ class Results:
     equal: bool | None = None
     """Whether the killed build published the same bytes."""
     verified_seconds: float | None = None
+    verify_cpu_seconds: float = 0.0
+    verify_peak_bytes: int = 0
+    """The largest process of verify."""
+    rates: dict[str, Any] | None = None
+    """Rates of this machine (bertmill/planning/rates.json)."""
 
     @staticmethod
     def empty(config: dict[str, Any], cores: int, kills: int) -> "Results":
@@ -107,7 +113,11 @@ class Results:
             bytes_are = "the same bytes" if self.equal else "OTHER BYTES"
             facts.append(f"Killed {self.kills} times: {self.killed_seconds:.0f} s, {bytes_are}.")
         if self.verified_seconds is not None:
-            facts.append(f"`bertmill verify` {self.verified_seconds:.0f} s, no problem.")
+            speed = self.written.get("published", 0) / 1e6 / max(self.verify_cpu_seconds, 1e-9)
+            facts.append(
+                f"`bertmill verify` {self.verified_seconds:.0f} s, no problem, {speed:.1f} MB of output in a"
+                f" CPU second, {self.verify_peak_bytes / 1e9:.2f} GB in its largest process."
+            )
         yield " ".join(facts)
 
     def _tables(self, run: Run) -> Iterator[str]:
@@ -129,13 +139,13 @@ class Results:
 
     def _forecast(self, run: Run) -> Iterator[str]:
         """What `plan` says for the same cores, stage by stage, then its amounts of work."""
-        rates = load_rates()
+        rates = load_rates() if self.rates is None else Rates.model_validate_json(json.dumps(self.rates))
         size = CorpusSize.of(resolve_config(BuildConfig, self.config), self.compressed_bytes, rates)
         stages = forecast_build(size, self.cores, self.cores, rates)
         for stage in stages:
             measured, cpu_time = run.stages.get(stage.name, 0.0), run.cpu.get(stage.name, 0.0)
             # The serial part keeps one core busy.
-            work = stage.core_hours * 3600 + rates.build.stages[stage.name].serial_seconds
+            work = stage.core_hours * 3600 + serial_seconds(stage.name, size, rates)
             yield (
                 f"| {stage.name} | {cpu_time:.1f} | {work:.1f} | {_ratio(work, cpu_time)} | {measured:.0f} |"
                 f" {stage.seconds:.0f} | {_ratio(stage.seconds, measured)} |"

@@ -1,10 +1,11 @@
 """Measures CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
 
-    python -m benchmarks.rates.measure_rates 'FOLDER/*.xml.bz2' [--unit-bytes N] [--write rates|all]
+    python -m benchmarks.rates.measure_rates 'FOLDER/*.xml.bz2' [--unit-bytes N] [--output FILE]
 
 The stages run unchanged, with a loop in place of Ray Data, to time the work of one core (process time, which
-hardly depends on other load of the machine). `--write rates` puts the rates of the stages into
-bertmill/planning/rates.json, and `--write all` also the ratios of the corpus, which only real dumps have.
+hardly depends on other load of the machine). `--output` writes a file for `bertmill plan --rates`. `--write
+rates` puts the rates of the stages into bertmill/planning/rates.json, and `--write all` also the ratios of
+the corpus, which only real dumps have.
 """
 
 import argparse
@@ -21,6 +22,8 @@ import numpy as np
 import ray
 
 from benchmarks.peak_memory import peak_resident_bytes
+from bertmill.planning.forecast import training_seconds
+from bertmill.planning.rates import RATES_PATH, Rates
 from cluster import storage
 from cluster.jobs.config_file import validate
 from pipeline.config import BuildConfig
@@ -39,7 +42,6 @@ from pipeline.wordpiece.character_table import character_table
 from pipeline.wordpiece.vocabulary import accents_of
 from schemas.arrays import I64
 
-RATES = Path(__file__).resolve().parents[2] / "bertmill" / "planning" / "rates.json"
 # Pages of one pattern that stay in the round of bot stubs. Few builds use it, so it is timed separately.
 STUBS_KEPT = 1000
 
@@ -120,7 +122,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     instances = timed(
         "instances", lambda: stage_instances.run_instances(config, work, extracted, dedup, split, vocabulary)
     )
-    # One task for any number of cores. It grows with the vocabulary, not with the corpus.
+    # One task for any number of cores.
     seconds["vocabulary"] -= _Immediately.training_seconds
     text = sum(part.text_bytes for part in extracted.parts)
     tokens = sum(entry.tokens for entry in instances.sets)
@@ -151,8 +153,14 @@ def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
     for name, stage in rates["build"]["stages"].items():
         if name in found["seconds"]:
             stage["per_core_second"] = float(f"{found[stage['amount']] / found['seconds'][name]:.3g}")
-    rates["build"]["stages"]["vocabulary"]["serial_seconds"] = round(found["vocabulary_training_seconds"], 1)
     rates["build"]["measured"] = what
+    # A sample has fewer words, so its time is compared with that of the known machine for as much text.
+    expected = training_seconds(found["text_mb"], Rates.model_validate_json(json.dumps(rates)))
+    training = rates["build"]["vocabulary_training"]
+    slowness = found["vocabulary_training_seconds"] / expected
+    for name in ("least_seconds", "most_seconds"):
+        training[name] = round(training[name] * slowness, 1)
+    training["measured"] = f"scaled by {slowness:.2f}, as measured with {found['text_mb']:.0f} MB of text"
 
 
 def update_ratios(rates: dict[str, Any], found: dict[str, Any]) -> None:
@@ -172,9 +180,12 @@ def main() -> None:
     )
     parser.add_argument("dumps", nargs="+")
     parser.add_argument("--unit-bytes", type=int, default=4 << 20)
-    parser.add_argument("--vocabulary", type=int, default=30_522)
+    parser.add_argument("--vocabulary", type=int, default=119_547)
     parser.add_argument("--passes", type=int, default=1)
-    parser.add_argument("--write", choices=("rates", "all"))
+    parser.add_argument("--output", type=Path, metavar="FILE", help="file for `bertmill plan --rates`")
+    parser.add_argument(
+        "--write", choices=("rates", "all"), help="replace rates of bertmill/planning/rates.json"
+    )
     arguments = parser.parse_args()
     np.seterr(all="raise")
     without_ray_data()
@@ -192,15 +203,21 @@ def main() -> None:
         found = measure(validate(BuildConfig, fields, "arguments"))
         ray.shutdown()
     print(json.dumps(found, indent=1))
+    if arguments.output:
+        write(RATES_PATH, arguments.output, found, corpus=False)
     if arguments.write:
-        rates = json.loads(RATES.read_text())
-        day = datetime.now(UTC).date().isoformat()
-        size = f"{found['compressed_mb']:.1f} MB of dumps"
-        what = f"CPU time of one core of a virtual machine ({cpu()}), {size}, {day}"
-        update(rates, found, what)
-        if arguments.write == "all":
-            update_ratios(rates, found)
-        RATES.write_text(json.dumps(rates, indent=1) + "\n")
+        write(RATES_PATH, RATES_PATH, found, corpus=arguments.write == "all")
+
+
+def write(before: Path, after: Path, found: dict[str, Any], *, corpus: bool) -> None:
+    """Writes the rates in ``before`` with the measured ones to ``after``."""
+    rates = json.loads(before.read_text())
+    day = datetime.now(UTC).date().isoformat()
+    size = f"{found['compressed_mb']:.1f} MB of dumps"
+    update(rates, found, f"CPU time of one core of a virtual machine ({cpu()}), {size}, {day}")
+    if corpus:
+        update_ratios(rates, found)
+    after.write_text(json.dumps(rates, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -116,8 +116,8 @@ def filled(text: str) -> str:
         "training": training_table(),
         "cores": cores_table(),
         "sources": sources(rates),
-        "plan-build": f"```\n{build_text(build, COMPRESSED_BYTES, 2000, 16)}\n```",
-        "plan-train": f"```\n{training_text(large, VOCABULARY, GpuCluster(64))}\n```",
+        "plan-build": f"```\n{build_text(build, COMPRESSED_BYTES, 2000, 16, rates)}\n```",
+        "plan-train": f"```\n{training_text(large, VOCABULARY, GpuCluster(64), rates)}\n```",
     }
     for name, part in parts.items():
         pattern = rf"(<!-- {name} -->\n)(?:.*?\n)??(<!-- end -->)"

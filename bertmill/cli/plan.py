@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 from bertmill.cli.argument_types import Commands, amount, positive
 from bertmill.planning.forecast import (
@@ -19,7 +20,7 @@ from bertmill.planning.forecast import (
 )
 from bertmill.planning.gpu_memory import check_memory, micro_batch_tokens, training_gib
 from bertmill.planning.node_memory import check_partitions
-from bertmill.planning.rates import Rates, TrainingRate, load_rates
+from bertmill.planning.rates import RATES_PATH, Rates, TrainingRate, load_rates
 from cluster import storage
 from cluster.jobs.config_file import load_config, parse_yaml
 from pipeline.config import BuildConfig
@@ -82,23 +83,33 @@ def add_parser(commands: Commands) -> None:
         metavar="N",
         help="size of the vocabulary (default: 119547)",
     )
+    parser.add_argument(
+        "--rates",
+        type=Path,
+        default=RATES_PATH,
+        metavar="FILE",
+        help="rates of your machines, from `python -m benchmarks.rates.measure_rates --output` "
+        "(default: those of this version)",
+    )
     parser.set_defaults(execute=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the forecast."""
     fields = parse_yaml(storage.read_bytes(_existing(arguments.config)), arguments.config)
+    rates = load_rates(arguments.rates)
     if "phases" in fields:
         training = load_config(TrainConfig, arguments.config)
         cluster = GpuCluster(arguments.gpus, arguments.gpus_per_node, arguments.network)
-        text = training_text(training, arguments.vocab_size, cluster)
+        text = training_text(training, arguments.vocab_size, cluster, rates)
         if arguments.gpu_memory_gb is not None:
-            memory = load_rates().training.memory
-            check_memory(training, arguments.vocab_size, cluster.gpus, arguments.gpu_memory_gb, memory)
+            memory_gb, memory = arguments.gpu_memory_gb, rates.training.memory
+            check_memory(training, arguments.vocab_size, cluster.gpus, memory_gb, memory)
     elif "sources" in fields:
         config = load_config(BuildConfig, arguments.config)
         size = arguments.input_gb * 1e9 if arguments.input_gb is not None else sources_bytes(config)
-        text = build_text(config, size, arguments.cores, arguments.cores_per_node, arguments.node_memory_gb)
+        cores, cores_per_node = arguments.cores, arguments.cores_per_node
+        text = build_text(config, size, cores, cores_per_node, rates, arguments.node_memory_gb)
     else:
         raise ConfigError(f"{arguments.config}: neither a build (sources) nor a training run (phases)")
     print(text)
@@ -124,10 +135,10 @@ def build_text(
     compressed_bytes: float,
     cores: int,
     cores_per_node: int,
+    rates: Rates,
     node_memory_gb: float | None = None,
 ) -> str:
     """The forecast of a build as a table. Raises ConfigError when a shuffle does not fit into a node."""
-    rates = load_rates()
     size = CorpusSize.of(config, compressed_bytes, rates)
     stages = forecast_build(size, cores, cores_per_node, rates)
     if node_memory_gb is None:
@@ -168,9 +179,9 @@ def _stage_row(stage: StageForecast) -> tuple[str, ...]:
     )
 
 
-def training_text(config: TrainConfig, vocab_size: int, cluster: GpuCluster) -> str:
+def training_text(config: TrainConfig, vocab_size: int, cluster: GpuCluster, rates: Rates) -> str:
     """The forecast of a training run as a table."""
-    rates, gpus = load_rates(), cluster.gpus
+    gpus = cluster.gpus
     phases = forecast_training(config, vocab_size, cluster, rates)
     weights = parameters(config.model.with_vocabulary(vocab_size))
     checkpoint = weights * 12 / 1e9  # fp32 weights and the optimizer's two moments

@@ -1,7 +1,8 @@
 """Predicts how long a build or a training run takes on N cores or M GPUs, from measured rates.
 
-It simulates nothing. A stage takes its work divided by its rate, plus its serial part, plus the last task
-that the others wait for. It is never faster than the driver starts tasks.
+It simulates nothing. A stage takes its work divided by its rate, plus what does not shrink with more cores:
+its serial part, the start and end of its rounds of tasks, and half of the last task, for which the others
+wait. It is never faster than the driver starts tasks.
 """
 
 import math
@@ -123,9 +124,13 @@ def _stage(
     # Rates count the CPU time of the transforms. Moving data and starting tasks are added.
     work = amount / stage.per_core_second * driver.overhead
     busy = 1 if name == "publish" else min(cores, tasks)
-    # The last task may start when the others end, so it adds a task's time to an even share.
-    last = work / tasks if busy < tasks else 0.0
-    seconds = stage.serial_seconds + max(work / busy + last, tasks / driver.tasks_per_second)
+    # The last task starts when the others run or end, so it adds half of a task's time to an even share.
+    last = work / tasks / 2 if busy < tasks else 0.0
+    seconds = (
+        serial_seconds(name, size, rates)
+        + stage.rounds * round_seconds(min(cores, cores_per_node), rates)
+        + max(work / busy + last, tasks / driver.tasks_per_second)
+    )
     ratio = rates.corpus
     documents = size.text_mb * ratio.documents_mb_per_text_mb / 1e3
     written = {
@@ -157,6 +162,32 @@ def _stage(
         written_gb=written.get(name, 0.0),
         copied_gb=copied if name == "extract" else 0.0,
     )
+
+
+def serial_seconds(name: str, size: CorpusSize, rates: Rates) -> float:
+    """Seconds of a stage that keep one core busy. They do not depend on the number of cores."""
+    serial = rates.build.stages[name].serial_seconds
+    return serial + (training_seconds(size.text_mb, rates) if name == "vocabulary" else 0.0)
+
+
+def training_seconds(text_mb: float, rates: Rates) -> float:
+    """Seconds of the one task that trains the vocabulary.
+
+    They grow with the distinct words of the text, about as its square root, until vocabulary.max_letters
+    bounds the words.
+    """
+    training = rates.build.vocabulary_training
+    share = math.sqrt(min(1.0, text_mb / training.bounded_text_mb))
+    return training.least_seconds + share * (training.most_seconds - training.least_seconds)
+
+
+def round_seconds(cores: int, rates: Rates) -> float:
+    """Seconds in which a round of tasks starts and ends on a node with ``cores`` cores.
+
+    Ray starts a process for each core, and a few tasks end last.
+    """
+    costs = rates.build.round_costs
+    return costs.seconds + costs.seconds_per_core * cores
 
 
 def shuffle_buckets(name: str, size: CorpusSize) -> int:

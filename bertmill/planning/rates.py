@@ -1,11 +1,12 @@
 """The rates, prices and assumptions behind forecasts, as planning/rates.json holds them."""
 
 import datetime
-import json
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from schemas.errors import ConfigError
 
 RATES_PATH = Path(__file__).with_name("rates.json")
 
@@ -22,7 +23,9 @@ class StageRate(_Section):
     per_core_second: float
     """Amount that one core handles in a second of CPU time."""
     serial_seconds: float
-    """Seconds that do not shrink with more cores."""
+    """Seconds of one core at the start and the end. The training of the vocabulary is separate."""
+    rounds: int
+    """Times that Ray Data runs tasks and the driver waits for all of them. A shuffle has two."""
     task_gb: float
     """Peak memory of a task."""
     gets_per_task: int
@@ -37,12 +40,35 @@ class Speedup(_Section):
     ratios: dict[str, float]
 
 
+class VocabularyTraining(_Section):
+    """The one task that trains the vocabulary."""
+
+    measured: str
+    least_seconds: float
+    """With hardly any text."""
+    most_seconds: float
+    """With as many words as vocabulary.max_letters permits."""
+    bounded_text_mb: float
+    """Text that has as many words."""
+
+
+class RoundCosts(_Section):
+    """The time in which a round of tasks starts and ends."""
+
+    measured: str
+    seconds: float
+    seconds_per_core: float
+    """For each core of a node."""
+
+
 class BuildRates(_Section):
     """The stages of a build."""
 
     measured: str
     cores: int
     stages: dict[str, StageRate]
+    vocabulary_training: VocabularyTraining
+    round_costs: RoundCosts
     two_core_speedup: Speedup
 
 
@@ -147,5 +173,14 @@ class Rates(_Section):
 
 
 def load_rates(path: Path = RATES_PATH) -> Rates:
-    """The rates that come with this version."""
-    return Rates.model_validate(json.loads(path.read_text(encoding="utf-8")))
+    """The rates in a file, by default those that come with this version.
+
+    Raises ConfigError when the file is missing or invalid.
+    """
+    try:
+        return Rates.model_validate_json(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error

@@ -1,43 +1,70 @@
 """Makes the table of a wiki's templates from the scans of its units, and converts it from and to a file."""
 
+import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from pipeline.documents.template_pages import TemplatePages
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import Analysis, learn_templates
 from pipeline.wikitext.templates.table import Entry, TemplateTable
 from pipeline.wikitext.templates.transclusion import Included
+from schemas.arrays import I32, I64
 from schemas.columns.templates import FOUND, TABLE
 
 ALIAS = "alias"
 _MIN_SECTIONS = 5
 _MIN_LISTED = 0.8
 _PENDING_ROWS = 1 << 20
-
-_Copy = tuple[int, str, str, bool]
-"""Revision, body, target of a redirect, whether the body is too long."""
+_SLOTS = 1 << 24
+"""Slots in which sections are counted by a hash of their heading, of four bytes each."""
 
 
 def learn_wiki(found: Iterable[pa.Table], site: SiteInfo) -> Analysis:
-    """The table of one wiki from its FOUND rows, in any order.
+    """The table of one wiki from its FOUND rows, in any order. Iterates over ``found`` twice.
 
-    Holds the template pages and one row for each name, whatever the number of tables.
+    Memory has the names of the templates, the pages that articles use, and the headings that occur several
+    times, whatever the size of the wiki.
     """
-    uses, headings = _Sums("count"), _Sums("count", "listed")
-    pages: dict[str, _Copy] = {}
+    uses, sections = _Sums("count"), np.zeros(_SLOTS, np.int32)
+    with tempfile.TemporaryFile() as file:
+        pages = TemplatePages(file)
+        for table in found:
+            uses.add(_rows(table, "use"))
+            headings = _rows(table, "heading")
+            np.add.at(sections, _slots(headings["name"]), headings["count"].to_numpy())
+            _add_pages(_rows(table, "template"), pages)
+        used = uses.rows()
+        counts = dict(zip(used["name"].to_pylist(), used["count"].to_pylist(), strict=True))
+        return learn_templates(pages, counts, site, _back_matter(found, sections))
+
+
+def _rows(table: pa.Table, what: str) -> pa.Table:
+    return table.filter(pc.equal(table["what"], what))
+
+
+def _slots(names: pa.ChunkedArray) -> I64:
+    """The slot of each name."""
+    raw = names.cast(pa.binary()).to_pylist()
+    return np.fromiter(map(zlib.crc32, raw), dtype=np.int64, count=len(raw)) % _SLOTS
+
+
+def _back_matter(found: Iterable[pa.Table], sections: I32) -> frozenset[str]:
+    """The headings of sections that are usually lists.
+
+    ``sections`` has the sections of each slot. Most headings of a large wiki occur once or twice. Only those
+    in slots with enough sections are added up, which include a few rare headings that share a slot.
+    """
+    sums = _Sums("count", "listed")
     for table in found:
-        uses.add(table.filter(pc.equal(table["what"], "use")))
-        headings.add(table.filter(pc.equal(table["what"], "heading")))
-        _keep_newest(table.filter(pc.equal(table["what"], "template")), pages)
-    included = {
-        name: Included(body, redirect, too_long) for name, (_, body, redirect, too_long) in pages.items()
-    }
-    used = uses.rows()
-    counts = dict(zip(used["name"].to_pylist(), used["count"].to_pylist(), strict=True))
-    return learn_templates(included, counts, site, _listed_headings(headings.rows()))
+        headings = _rows(table, "heading")
+        sums.add(headings.filter(pa.array(sections[_slots(headings["name"])] >= _MIN_SECTIONS)))
+    return _listed_headings(sums.rows())
 
 
 class _Sums:
@@ -76,13 +103,10 @@ def _listed_headings(rows: pa.Table) -> frozenset[str]:
     return frozenset(rows["name"].filter(pc.and_(often, mostly)).to_pylist())
 
 
-def _keep_newest(rows: pa.Table, chosen: dict[str, _Copy]) -> None:
-    """Adds pages by name. The newest copy of a page counts. Ties are resolved in a fixed way."""
+def _add_pages(rows: pa.Table, pages: TemplatePages) -> None:
     for batch in rows.to_batches():
         for row in batch.to_pylist():
-            copy = (row["revision"], row["body"], row["redirect"], row["too_long"])
-            if row["name"] not in chosen or copy > chosen[row["name"]]:
-                chosen[row["name"]] = copy
+            pages.add(row["name"], row["revision"], Included(row["body"], row["redirect"], row["too_long"]))
 
 
 def table_rows(table: TemplateTable) -> pa.Table:

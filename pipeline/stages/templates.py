@@ -28,6 +28,7 @@ from pipeline.engine.ray_data import map_items
 from pipeline.sources.units import Unit
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
+from pipeline.wikitext.wiki import KEPT_WIKIS
 from schemas.columns.documents import DOCUMENTS_VERSION
 from schemas.columns.templates import FOUND, TABLE, TEMPLATES_VERSION
 from schemas.errors import CorpusError, InputError
@@ -75,11 +76,11 @@ class TableFile:
     """Learned headings of back matter."""
 
     def load(self) -> TemplateTable:
-        """The table, read once by each process."""
+        """The table. A process keeps those of the last wikis."""
         return _load(self.uri, self.sha256, self.back_matter)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=KEPT_WIKIS)
 def _load(uri: str, _: str, back_matter: tuple[str, ...]) -> TemplateTable:
     return table_of_rows(storage.parquet_file(uri).read().cast(TABLE), back_matter)
 
@@ -248,7 +249,7 @@ def learn_one(
 ) -> Marker[TableCounts]:
     """Makes the table of one wiki and commits it."""
     site = SiteInfo(wiki.file.lang, wiki.file.dbname, dict(wiki.file.site_namespaces))
-    analysis = learn_wiki(_found(wiki, scanned), site)
+    analysis = learn_wiki(_Found(wiki, scanned), site)
     name = f"{_file_name(wiki.name)}.parquet"
     with PartWriter(TABLE, folder.path(name), name) as writer:
         writer.write(table_rows(analysis.table))
@@ -257,11 +258,17 @@ def learn_one(
     return folder.commit(_file_name(wiki.name), [file], counts)
 
 
-def _found(wiki: _WikiParts, scanned: StageFolder[ScanCounts]) -> Iterator[pa.Table]:
-    """The FOUND rows of a wiki, one unit at a time."""
-    for unit_id in wiki.unit_ids:
-        rows = storage.parquet_file(scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
-        yield rows.filter(pc.equal(rows["wiki"], wiki.name))
+@dataclass(frozen=True)
+class _Found:
+    """The FOUND rows of a wiki, read one unit at a time in every iteration."""
+
+    wiki: _WikiParts
+    scanned: StageFolder[ScanCounts]
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for unit_id in self.wiki.unit_ids:
+            rows = storage.parquet_file(self.scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
+            yield rows.filter(pc.equal(rows["wiki"], self.wiki.name))
 
 
 def _file_name(wiki: str) -> str:

@@ -4,8 +4,9 @@ import hashlib
 import logging
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TypedDict
 
 import numpy as np
@@ -49,7 +50,6 @@ from pipeline.wordpiece.vocabulary import (
 from pipeline.wordpiece.word_counts import (
     WordBucketCounts,
     frequent_by_language,
-    merge_word_counts,
     partial_word_counts,
     sum_word_counts,
 )
@@ -227,14 +227,19 @@ def _train(config: BuildConfig, folder: StageFolder[WordBucketCounts]) -> tuple[
     words: Counter[str] = Counter()
     for marker in markers.values():
         words.update(marker.counts.words_by_language)
-    tables = _word_tables(folder, markers)
-    losing = languages_losing_marks(tables) if _accents(config) == "strip" else []
+    buckets = _Buckets(folder, list(markers))
+    losing = []
+    if _accents(config) == "strip":
+        losing = languages_losing_marks(part for table in buckets for part in _by_language(table))
     if losing:
         message = "vocabulary.accents strip: %s lose vowel signs or voicing marks; strip_letters keeps them"
         logger.warning(message, ", ".join(losing))
-    smoothed = smooth_tables(tables, words, settings.smoothing)
-    del tables
-    training = train(smoothed, settings.size, settings.unused, max_letters=settings.max_letters)
+    training = train(
+        _smoothed(buckets, words, settings.smoothing),
+        settings.size,
+        settings.unused,
+        max_letters=settings.max_letters,
+    )
     counts = VocabularyCounts(
         words_by_language=dict(sorted(words.items())),
         languages_losing_marks=losing,
@@ -252,21 +257,36 @@ def _train(config: BuildConfig, folder: StageFolder[WordBucketCounts]) -> tuple[
     return training.pieces, counts
 
 
-def _word_tables(
-    folder: StageFolder[WordBucketCounts], markers: Mapping[str, Marker[WordBucketCounts]]
-) -> dict[str, pa.Table]:
-    """Language -> word counts from all buckets."""
-    buckets = [storage.parquet_file(folder.path(f"{unit_id}.parquet")).read() for unit_id in markers]
-    tables: dict[str, list[pa.Table]] = {}
-    for table in _with_every_letter(buckets):
-        for lang in pc.unique(table["lang"]).to_pylist():
-            of_lang = table.filter(pc.equal(table["lang"], lang))
-            tables.setdefault(lang, []).append(of_lang.select(["word", "count"]))
-    return {lang: merge_word_counts(parts) for lang, parts in sorted(tables.items())}
+@dataclass(frozen=True)
+class _Buckets:
+    """The rows of BUCKET_COUNTS, read one bucket at a time in every iteration."""
+
+    folder: StageFolder[WordBucketCounts]
+    unit_ids: list[str]
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        for unit_id in self.unit_ids:
+            yield storage.parquet_file(self.folder.path(f"{unit_id}.parquet")).read()
 
 
-def _with_every_letter(buckets: list[pa.Table]) -> list[pa.Table]:
-    """The rows of the buckets, and the spared rows that they need together to cover all letters."""
-    kept = [table.filter(pc.invert(table["spared"])) for table in buckets]
-    spared = [table.filter(table["spared"]) for table in buckets]
-    return [*kept, needed_spares(kept, pa.concat_tables([BUCKET_COUNTS.empty_table(), *spared]))]
+def _smoothed(buckets: Iterable[pa.Table], words: Mapping[str, int], exponent: float) -> pa.Table:
+    """Word counts of all languages together, sorted by word (`smooth_tables`).
+
+    All rows of a word are in one bucket, so memory has one bucket and the result.
+    """
+    spared = pa.concat_tables(
+        [BUCKET_COUNTS.empty_table(), *(table.filter(table["spared"]) for table in buckets)]
+    )
+    # The buckets need some of the spared rows together to cover all letters.
+    parts = chain([needed_spares(map(_kept, buckets), spared)], map(_kept, buckets))
+    smoothed = [smooth_tables(dict(_by_language(part)), words, exponent) for part in parts]
+    return pa.concat_tables(smoothed).sort_by("word").combine_chunks()
+
+
+def _kept(table: pa.Table) -> pa.Table:
+    return table.filter(pc.invert(table["spared"]))
+
+
+def _by_language(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    for lang in pc.unique(table["lang"]).to_pylist():
+        yield lang, table.filter(pc.equal(table["lang"], lang)).select(["word", "count"])

@@ -2,36 +2,31 @@
 
 It checks the manifest against its own hash and sums, the vocabulary and the folder listing against the
 manifest, each shard against its entry, each row against the rules of row_checks, and the counts of the rows
-against those of the build. Memory holds one shard for each thread.
+against those of the build. Each core has a process, whose memory holds one shard.
 """
 
 import hashlib
 import math
-import os
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cluster import storage
 from pipeline.verify.corpus_files import CorpusFiles
 from pipeline.verify.documents import document_problems
 from pipeline.verify.manifest_checks import manifest_problems
-from pipeline.verify.row_checks import RowColumns, RowRules, RowTally, check_rows, tally
-from pipeline.verify.self_pairs import SelfPairs
-from pipeline.verify.shard_checks import RepeatedRows, ShardDocuments, shared_documents, statistics_problems
-from schemas.arrays import U64, Flags, are_among, distinct_values
-from schemas.columns.shards import SHARD
+from pipeline.verify.processes import map_in_processes
+from pipeline.verify.row_checks import RowRules, RowTally
+from pipeline.verify.shard_checks import shared_documents
+from pipeline.verify.shards import ShardResult, ShardVerifier
+from schemas.arrays import U64, distinct_values
 from schemas.errors import CorpusError
 from schemas.instance_counts import InstanceCounts
 from schemas.manifest import Manifest, SequenceSet
-from schemas.shard_tables import Shard, ShardTable, row_groups
+from schemas.shard_tables import ShardTable
 
-_PROBLEMS_PER_SHARD = 5
-_MAX_THREADS = 8
 # Standard deviations from the expected share that are not due to chance.
 _SIGMAS = 6.0
 # The tokens of a span share one draw, so their shares vary as if there were this many times fewer tokens.
@@ -61,37 +56,11 @@ class VerifyReport:
         yield f"{self.corpus}: {verdict} ({facts})"
 
 
-@dataclass
-class _ShardResult:
-    problems: list[str] = field(default_factory=list)
-    tally: RowTally = field(default_factory=RowTally)
-    documents: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
-    unshared: U64 = field(default_factory=lambda: np.zeros(0, np.uint64))
-    """Documents that no other shard of the set may contain."""
-    self_pairs: int = 0
-    judged_pairs: int = 0
+def verify_corpus(uri: str, cores: int | None = None) -> VerifyReport:
+    """Checks the corpus in the folder (or with the manifest) ``uri``, by default on all cores.
 
-
-@dataclass(frozen=True)
-class _SetChecks:
-    """The expectations for the shards of one set."""
-
-    corpus: CorpusFiles
-    rules: RowRules | None
-    """None if the vocabulary is wrong. Then rows are not checked."""
-    held_out: U64 | None
-    """Documents that the set must not contain."""
-    once: frozenset[str]
-    """Languages whose documents occur once in a pass."""
-    row_group_rows: int
-    """Rows of every row group of a shard except the last."""
-
-
-def verify_corpus(uri: str) -> VerifyReport:
-    """Checks the corpus in the folder (or with the manifest) ``uri``.
-
-    Problems are in the report. Raises CorpusError only without a valid manifest. Does not check rows if the
-    vocabulary is wrong.
+    Problems are in the report. Raises CorpusError without a valid manifest, or if the system kills a process.
+    Does not check rows if the vocabulary is wrong.
     """
     corpus = CorpusFiles.open(uri)
     report = VerifyReport(corpus.folder)
@@ -100,45 +69,56 @@ def verify_corpus(uri: str) -> VerifyReport:
     report.problems += unusable
     tables = dict(_shard_tables(corpus, report))
     report.problems += _listing_problems(corpus, tables)
-    report.problems += document_problems(corpus)
-    held_out: U64 | None = None
+    report.problems += document_problems(corpus, cores)
+    verifier = ShardVerifier(corpus.manifest_uri, check_rows=not unusable)
+    entries = [entry for entry in corpus.manifest.sets if entry.label in tables]
     # Held-out sets come first, so that training shards can be checked against their documents.
-    for entry in sorted(corpus.manifest.sets, key=lambda entry: entry.split == "train"):
-        if entry.label not in tables:
-            continue
-        training = entry.split == "train"
-        checks = _SetChecks(
-            corpus,
-            rules=None if unusable else corpus.row_rules(entry),
-            held_out=held_out if training else None,
-            once=_used_once(corpus.manifest, training=training),
-            row_group_rows=entry.shards.row_group_rows,
-        )
-        documents = _verify_set(entry, tables[entry.label], checks, report)
-        if not training:
-            held_out = (
-                documents if held_out is None else distinct_values(np.concatenate((held_out, documents)))
-            )
+    held_out = [entry for entry in entries if entry.split != "train"]
+    documents = [*_verify_sets(held_out, tables, verifier, report, corpus, cores)]
+    if held_out:
+        verifier = replace(verifier, held_out=distinct_values(np.concatenate(documents)))
+    training = [entry for entry in entries if entry.split == "train"]
+    for _ in _verify_sets(training, tables, verifier, report, corpus, cores):
+        pass
     return report
 
 
-def _verify_set(entry: SequenceSet, shards: ShardTable, checks: _SetChecks, report: VerifyReport) -> U64:
-    """Checks one set. Returns the documents of its rows."""
-    corpus = checks.corpus
+def _verify_sets(
+    entries: Sequence[SequenceSet],
+    tables: Mapping[str, ShardTable],
+    verifier: ShardVerifier,
+    report: VerifyReport,
+    corpus: CorpusFiles,
+    cores: int | None,
+) -> Iterator[U64]:
+    """Checks the sets. Yields the held-out documents of each one."""
+    shards = [(entry.label, shard) for entry in entries for shard in tables[entry.label]]
+    results = map_in_processes(verifier, shards, sum(entry.bytes for entry in entries), cores)
+    for entry in entries:
+        yield _verify_set(entry, tables[entry.label], results, verifier.check_rows, report, corpus)
+
+
+def _verify_set(
+    entry: SequenceSet,
+    shards: ShardTable,
+    results: Iterator[ShardResult],
+    rows_checked: bool,
+    report: VerifyReport,
+    corpus: CorpusFiles,
+) -> U64:
+    """Adds the results of the shards of one set to the report. Returns the documents of a held-out set."""
     total = RowTally()
-    documents = []
+    documents = [np.zeros(0, np.uint64)]
     unshared = []
     self_pairs = judged_pairs = 0
-    with ThreadPoolExecutor(min(_MAX_THREADS, os.cpu_count() or 1)) as pool:
-        results = pool.map(lambda shard: _verify_shard(shard, checks), shards)
-        for shard, result in zip(shards, results, strict=True):
-            report.problems += [(corpus.uri(shard.path), text) for text in result.problems]
-            report.shards += 1
-            total.add(result.tally)
-            documents.append(result.documents)
-            unshared.append(result.unshared)
-            self_pairs += result.self_pairs
-            judged_pairs += result.judged_pairs
+    for shard, result in zip(shards, islice(results, len(shards)), strict=True):
+        report.problems += [(corpus.uri(shard.path), text) for text in result.problems]
+        report.shards += 1
+        total.add(result.tally)
+        documents.append(result.documents)
+        unshared.append(result.unshared)
+        self_pairs += result.self_pairs
+        judged_pairs += result.judged_pairs
     for number in shared_documents(unshared):
         place = corpus.uri(shards[number].path)
         report.problems.append((place, "has a document that another shard of the set also has"))
@@ -147,16 +127,10 @@ def _verify_set(entry: SequenceSet, shards: ShardTable, checks: _SetChecks, repo
     if self_pairs > 3 + judged_pairs // 100:
         text = f"{self_pairs} of {judged_pairs} random pairs have A and B of one document"
         report.problems.append((place, text))
-    if checks.rules is not None:
-        problems = _set_problems(corpus.manifest, entry, total, checks.rules)
+    if rows_checked:
+        problems = _set_problems(corpus.manifest, entry, total, corpus.row_rules(entry))
         report.problems += [(place, text) for text in problems]
-    return distinct_values(np.concatenate([np.zeros(0, np.uint64), *documents]))
-
-
-def _used_once(manifest: Manifest, *, training: bool) -> frozenset[str]:
-    """Languages whose documents occur once in a pass: all held-out ones, and those without repetition."""
-    languages = manifest.languages.items()
-    return frozenset(lang for lang, counts in languages if not training or counts.copies == 1)
+    return distinct_values(np.concatenate(documents))
 
 
 def _vocabulary_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
@@ -206,76 +180,6 @@ def _listing_problems(corpus: CorpusFiles, tables: dict[str, ShardTable]) -> Ite
         for info in storage.list_files(folder):
             if info.uri not in named:
                 yield info.uri, "is next to the shards or their tables, but the manifest does not name it"
-
-
-def _verify_shard(shard: Shard, checks: _SetChecks) -> _ShardResult:
-    result = _ShardResult()
-    try:
-        data = storage.read_bytes(checks.corpus.uri(shard.path))
-    except FileNotFoundError:
-        result.problems.append("is missing")
-        return result
-    if len(data) != shard.bytes:
-        result.problems.append(f"has {len(data)} bytes, but the manifest says {shard.bytes}")
-    if hashlib.sha256(data).hexdigest() != shard.sha256:
-        result.problems.append("is not the file in the manifest (sha256 differs)")
-    try:
-        _verify_file(pq.ParquetFile(pa.BufferReader(data)), shard, checks, result)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        result.problems.append(f"cannot be read as Parquet: {' '.join(str(error).split())[:200]}")
-    return result
-
-
-def _verify_file(file: pq.ParquetFile, shard: Shard, checks: _SetChecks, result: _ShardResult) -> None:
-    if not file.schema_arrow.equals(SHARD):
-        result.problems.append("does not have the columns of a shard")
-        return
-    groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    if tuple(groups) != row_groups(shard.rows, checks.row_group_rows):
-        result.problems.append("does not have the row groups in the manifest")
-    rules = checks.rules
-    if rules is None:
-        return
-    documents, pairs, repeated = ShardDocuments(checks.once), SelfPairs(), RepeatedRows(rules.masking.unit)
-    for number in range(file.num_row_groups):
-        table = file.read_row_group(number)
-        rows = RowColumns.of(table)
-        first = sum(groups[:number])
-        problems = [*statistics_problems(file, number, table)]
-        problems += [_problem(first, wrong, text) for wrong, text in check_rows(rows, rules)]
-        if not problems:
-            problems += [_problem(first, wrong, text) for wrong, text in documents.add(rows) if wrong.any()]
-        if problems:
-            result.problems += problems
-            if len(result.problems) >= _PROBLEMS_PER_SHARD:
-                break
-            continue
-        result.tally.add(tally(rows, rules))
-        repeated.add(rows)
-        if rules.objective == "nsp":
-            pairs.add(rows, random_label=1)
-    result.self_pairs, result.judged_pairs = pairs.excess()
-    result.documents, result.unshared = documents.all(), documents.unshared()
-    if repeated.count():
-        result.problems.append(f"has {repeated.count()} duplicate rows, with the same masks")
-    result.problems += _entry_problems(shard, result)
-    if checks.held_out is not None and are_among(result.documents, checks.held_out).any():
-        result.problems.append("has a document that is held out for validation")
-
-
-def _problem(first: int, wrong: Flags, text: str) -> str:
-    more = int(wrong.sum()) - 1
-    place = f"row {first + int(np.argmax(wrong))}"
-    return f"{place}: {text}" + (f" (and {more} more in its row group)" if more else "")
-
-
-def _entry_problems(shard: Shard, result: _ShardResult) -> Iterator[str]:
-    if result.problems:
-        return
-    if result.tally.sequences != shard.rows:
-        yield f"has {result.tally.sequences} rows, but the manifest says {shard.rows}"
-    if result.tally.sequence_tokens != shard.tokens:
-        yield f"has {result.tally.sequence_tokens} tokens, but the manifest says {shard.tokens}"
 
 
 def _set_problems(manifest: Manifest, entry: SequenceSet, total: RowTally, rules: RowRules) -> Iterator[str]:

@@ -4,12 +4,14 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cluster import storage
 from pipeline.verify.corpus_files import CorpusFiles
+from pipeline.verify.processes import map_in_processes
 from schemas.columns.published_documents import PUBLISHED_DOCUMENTS
 from schemas.errors import CorpusError, StorageError
 from schemas.manifest import DocumentFile
@@ -33,12 +35,14 @@ class DocumentFacts:
         return " · ".join(part for part in (self.title, revision, self.timestamp, self.url) if part)
 
 
-def document_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
+def document_problems(corpus: CorpusFiles, cores: int | None = None) -> Iterator[tuple[str, str]]:
     """(place, problem) for files that differ from the manifest, and for counts that do not balance."""
     rows: Counter[tuple[str, str]] = Counter()
-    for file in corpus.manifest.documents:
+    files = corpus.manifest.documents
+    check, size = partial(_file_problems, corpus.folder), sum(file.bytes for file in files)
+    for file, problems in zip(files, map_in_processes(check, files, size, cores), strict=True):
         rows[file.lang, file.split] += file.rows
-        yield from ((corpus.uri(file.path), text) for text in _file_problems(corpus, file))
+        yield from ((corpus.uri(file.path), text) for text in problems)
     if not corpus.manifest.documents:
         return
     for lang, counts in corpus.manifest.languages.items():
@@ -50,22 +54,21 @@ def document_problems(corpus: CorpusFiles) -> Iterator[tuple[str, str]]:
                 yield corpus.manifest_uri, problem
 
 
-def _file_problems(corpus: CorpusFiles, file: DocumentFile) -> Iterator[str]:
-    digest, size = hashlib.sha256(), 0
+def _file_problems(folder: str, file: DocumentFile) -> list[str]:
+    uri, digest, size = storage.join(folder, file.path), hashlib.sha256(), 0
     try:
-        with storage.open_stream(corpus.uri(file.path)) as stream:
+        with storage.open_stream(uri) as stream:
             while data := stream.read(1 << 20):
                 digest.update(data)
                 size += len(data)
     except FileNotFoundError:
-        yield "is missing"
-        return
+        return ["is missing"]
     if size != file.bytes:
-        yield f"has {size} bytes, but the manifest says {file.bytes}"
-    elif digest.hexdigest() != file.sha256:
-        yield "is not the file in the manifest (sha256 differs)"
-    elif (rows := storage.parquet_file(corpus.uri(file.path)).metadata.num_rows) != file.rows:
-        yield f"has {rows} rows, but the manifest says {file.rows}"
+        return [f"has {size} bytes, but the manifest says {file.bytes}"]
+    if digest.hexdigest() != file.sha256:
+        return ["is not the file in the manifest (sha256 differs)"]
+    rows = storage.parquet_file(uri).metadata.num_rows
+    return [] if rows == file.rows else [f"has {rows} rows, but the manifest says {file.rows}"]
 
 
 def find_documents(

@@ -138,14 +138,15 @@ def learn_templates(
 
     ``pages`` are the template pages of the dump. ``back_matter`` are the headings learned from it.
     """
-    aliases = {name: end for name, page in sorted(pages.items()) if (end := _end_of_redirects(page, pages))}
+    redirects = {name: page.redirect for name, page in pages.items() if page.redirect}
+    aliases = {name: end for name in sorted(redirects) if (end := _end_of_redirects(name, redirects))}
     total = _uses_by_template(pages, uses, aliases)
     bodies = {name: pages[name] for name in _closure(total, pages, aliases)}
     entries = _judge_all(bodies, aliases, site)
     kept = _reachable(total, entries, aliases)
     counts: Counter[str] = Counter(entries[name].kind for name in kept)
     counts["missing"] = sum(name not in pages for name in total)
-    counts["redirect_loop"] = sum(bool(page.redirect) for name, page in pages.items() if name not in aliases)
+    counts["redirect_loop"] = len(redirects) - len(aliases)
     counts["too_long"] = sum(bodies[name].too_long for name in kept)
     counts["unsure"] = sum(not entries[name].sure and entries[name].kind != "unknown" for name in kept)
     table = TemplateTable(
@@ -156,14 +157,13 @@ def learn_templates(
     return Analysis(table, counts)
 
 
-def _end_of_redirects(page: Included, pages: Mapping[str, Included]) -> str:
-    """The final target of a redirect, or '' if it is not a redirect, forms a loop, or is too long."""
-    target = page.redirect
+def _end_of_redirects(name: str, redirects: Mapping[str, str]) -> str:
+    """The final target of a redirect, or '' if the redirects form a loop or are too many."""
+    target = redirects[name]
     for _ in range(_MAX_HOPS):
-        following = pages.get(target)
-        if following is None or not following.redirect:
+        if target not in redirects:
             return target
-        target = following.redirect
+        target = redirects[target]
     return ""
 
 
@@ -171,7 +171,8 @@ def _uses_by_template(
     pages: Mapping[str, Included], uses: Mapping[str, int], aliases: Mapping[str, str]
 ) -> Counter[str]:
     """Calls of each template, including those through redirects and with other capitalization."""
-    lower = {name.lower(): name for name in sorted(pages, reverse=True)}
+    wanted = {name.lower() for name in uses if name not in pages}
+    lower = {folded: name for name in sorted(pages, reverse=True) if (folded := name.lower()) in wanted}
     total: Counter[str] = Counter()
     for name, count in sorted(uses.items()):
         known = name if name in pages else lower.get(name.lower(), name)

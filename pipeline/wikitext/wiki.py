@@ -16,6 +16,9 @@ from pipeline.wikitext.templates.rules import TemplateRules, built_in_rules, fin
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable, fold_name
 from pipeline.wikitext.wiki_words import PAGE_NAME_WORDS
 
+KEPT_WIKIS = 8
+"""Wikis whose tables a process keeps. It cleans one wiki after another. One may have 300,000 templates."""
+
 
 @dataclass(frozen=True)
 class WikitextOptions:
@@ -228,7 +231,7 @@ def _fixed(rule: Shown) -> Shown:
     return getattr(rule, "fixed", rule)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=KEPT_WIKIS)
 def wiki_of(site: SiteInfo, options: WikitextOptions, templates: TemplateTable = NO_TEMPLATES) -> Wiki:
     """The shared state of a wiki. Raises ConfigError if the user's rules are missing or invalid."""
     return Wiki(site, options, templates)

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
 from functools import cache
@@ -93,15 +94,18 @@ def smooth_tables(tables: Mapping[str, pa.Table], totals: Mapping[str, int], exp
     return merge_word_counts(parts)
 
 
-def languages_losing_marks(tables: Mapping[str, pa.Table]) -> list[str]:
-    """Languages with at least 10% of their words in scripts that lose vowel signs with their accents."""
-    losing = []
-    for lang, table in sorted(tables.items()):
+def languages_losing_marks(tables: Iterable[tuple[str, pa.Table]]) -> list[str]:
+    """Languages with at least 10% of their words in scripts that lose vowel signs with their accents.
+
+    A language may have several ``tables`` of word counts.
+    """
+    affected, total = Counter[str](), Counter[str]()
+    for lang, table in tables:
         firsts = pc.utf8_slice_codeunits(table["word"], 0, 1)
-        affected = pc.filter(table["count"], pc.is_in(firsts, value_set=_vowel_sign_characters()))
-        if 10 * (pc.sum(affected).as_py() or 0) >= (pc.sum(table["count"]).as_py() or 1):
-            losing.append(lang)
-    return losing
+        losing = pc.filter(table["count"], pc.is_in(firsts, value_set=_vowel_sign_characters()))
+        affected[lang] += pc.sum(losing).as_py() or 0
+        total[lang] += pc.sum(table["count"]).as_py() or 0
+    return [lang for lang in sorted(total) if 10 * affected[lang] >= max(total[lang], 1)]
 
 
 @cache

@@ -2,7 +2,7 @@
 
 import argparse
 
-from bertmill.cli.argument_types import Commands
+from bertmill.cli.argument_types import Commands, positive
 from cluster import storage
 from pipeline.verify.corpus import verify_corpus
 from trainer.checkpoint.manifest import MANIFEST
@@ -17,6 +17,12 @@ def add_parser(commands: Commands) -> None:
         "balance), all checkpoints of a run, or one checkpoint. Exit status 1 means that a check failed.",
     )
     parser.add_argument("place", metavar="CORPUS|RUN|CHECKPOINT", help="folder or URI, or a corpus manifest")
+    parser.add_argument(
+        "--cores",
+        type=positive,
+        metavar="N",
+        help="cores that check a corpus (default: all)",
+    )
     parser.set_defaults(execute=run)
 
 
@@ -27,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _verify_checkpoint(place)
     if not place.endswith(".json") and storage.list_files(storage.join(place, "checkpoints")):
         return _verify_run(place)
-    report = verify_corpus(place)
+    report = verify_corpus(place, arguments.cores)
     for line in report.lines():
         print(line)
     return 0 if report.sound else 1

@@ -14,7 +14,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.rates import training_rates
+from benchmarks.rates import measure_rates, training_rates
 from benchmarks.training import train_throughput
 from bertmill.cli import main
 from bertmill.cli.plan import origin_text
@@ -29,10 +29,12 @@ from bertmill.planning.forecast import (
     one_gpu,
     parameters,
     reduce_seconds,
+    round_seconds,
     row_flops,
+    training_seconds,
 )
 from bertmill.planning.gpu_memory import check_memory, training_gib
-from bertmill.planning.rates import RATES_PATH, TrainingRate, TrainingRates, load_rates
+from bertmill.planning.rates import RATES_PATH, Rates, TrainingRate, TrainingRates, load_rates
 from cluster.jobs.config_file import load_config, validate
 from pipeline.config import BuildConfig, Publish
 from pipeline.sources.plan import plan_units
@@ -89,6 +91,91 @@ def test_work_grows_with_the_corpus_and_memory_does_not() -> None:
     cost = build_cost(forecast_build(large, 64, 16, RATES), 64, RATES)
     assert set(cost) == {"cores", "requests", "storage a month"}
     assert all(value > 0 for value in cost.values())
+
+
+HOST_CPU_SECONDS = {
+    "templates": 2879, "extract": 8056, "dedup": 212, "near": 1109, "vocabulary": 880, "instances": 4955,
+}  # fmt: skip
+"""`measure_rates.py` on the host of the 20 GB build, scaled to 20 GB (benchmarks/results/large_build.md)."""
+HOST_WALL_SECONDS = {
+    "templates": 69, "extract": 137, "dedup": 13, "near": 43, "vocabulary": 55, "instances": 140,
+}  # fmt: skip
+
+
+def _rates_of(cpu_seconds: dict[str, float], size: CorpusSize, slowness: float) -> Rates:
+    """The rates of a machine that takes these CPU seconds for a corpus of this size."""
+    fields = RATES.model_dump()
+    for name, seconds in cpu_seconds.items():
+        stage = fields["build"]["stages"][name]
+        stage["per_core_second"] = getattr(size, stage["amount"]) / seconds
+    for name in ("least_seconds", "most_seconds"):
+        fields["build"]["vocabulary_training"][name] *= slowness
+    return Rates.model_validate(fields)
+
+
+def test_a_build_on_54_cores_took_about_as_long_as_its_host_s_rates_say() -> None:
+    fields = {
+        "output": "/corpus",
+        "sources": [{"name": "large", "kind": "wikimedia", "paths": ["/dumps"]}],
+        "extraction": {"unit_bytes": 8 << 20},
+        "dedup": {"near": True},
+        "instances": {"passes": 4},
+    }
+    size = CorpusSize.of(validate(BuildConfig, fields, "config"), 4886e6, RATES)
+    # The training of the vocabulary took about twice as long as on the machine of rates.json.
+    rates = _rates_of(HOST_CPU_SECONDS, size, 2.0)
+    stages = {stage.name: stage.seconds for stage in forecast_build(size, 54, 54, rates)}
+    for name, seconds in HOST_WALL_SECONDS.items():
+        assert stages[name] == pytest.approx(seconds, rel=0.3), name
+    total = sum(stages[name] for name in HOST_WALL_SECONDS)
+    assert total == pytest.approx(sum(HOST_WALL_SECONDS.values()), rel=0.15)
+
+
+@given(st.floats(0, 1e7), st.floats(1, 10))
+def test_the_training_of_a_vocabulary_takes_longer_with_more_text_up_to_a_bound(
+    text_mb: float, factor: float
+) -> None:
+    training = RATES.build.vocabulary_training
+    seconds, more = training_seconds(text_mb, RATES), training_seconds(text_mb * factor, RATES)
+    assert training.least_seconds <= seconds <= more <= training.most_seconds
+
+
+def test_rounds_take_longer_on_nodes_with_more_cores() -> None:
+    assert round_seconds(1, RATES) < round_seconds(16, RATES) < round_seconds(64, RATES) < 5
+
+
+def test_measured_rates_of_a_machine_are_used(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file that measure_rates.py writes. A machine of half the speed takes twice the core-hours."""
+    config = tmp_path / "build.yaml"
+    config.write_text(
+        yaml.safe_dump({
+            "output": "/corpus", "sources": [{"name": "w", "kind": "wikimedia", "paths": ["/dumps"]}]
+        })
+    )  # fmt: skip
+    amounts = {"compressed_mb": 10.0, "text_mb": 16.0, "documents": 6000, "written_tokens": 1e7}
+    shipped = {name: amounts[stage.amount] / stage.per_core_second
+               for name, stage in RATES.build.stages.items() if stage.amount in amounts}  # fmt: skip
+    found = {
+        **amounts,
+        "seconds": {name: 2 * seconds for name, seconds in shipped.items()},
+        "vocabulary_training_seconds": 2 * training_seconds(16.0, RATES),
+    }
+    path = tmp_path / "rates.json"
+    measure_rates.write(RATES_PATH, path, found, corpus=False)
+    slow = load_rates(path)
+    assert training_seconds(1e4, slow) == pytest.approx(2 * training_seconds(1e4, RATES), rel=0.02)
+
+    def core_hours(*words: str) -> list[float]:
+        assert main(["plan", str(config), "--input-gb", "100", *words]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        return [float(line.split("|")[4]) for line in lines if line.startswith(("| extract", "| instances"))]
+
+    assert core_hours("--rates", str(path)) == pytest.approx([2 * hours for hours in core_hours()], rel=0.02)
+    path.write_text('{"about": 3}')
+    assert main(["plan", str(config), "--input-gb", "1", "--rates", str(path)]) == 2
+    assert f"{path}: about: Input should be a valid string" in capsys.readouterr().err
+    assert main(["plan", str(config), "--input-gb", "1", "--rates", str(tmp_path / "none.json")]) == 2
+    assert "none.json: No such file" in capsys.readouterr().err
 
 
 def test_a_partition_above_a_quarter_of_the_object_memory_is_refused(

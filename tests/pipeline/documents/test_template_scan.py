@@ -1,5 +1,6 @@
 """Tests the scan of a dump's units for templates, and the table made from it."""
 
+import io
 import re
 from collections import Counter
 from dataclasses import replace
@@ -7,14 +8,18 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipeline.documents import template_tables
+from pipeline.documents.template_pages import TemplatePages
 from pipeline.documents.template_scan import scan_unit
 from pipeline.documents.template_tables import describe, learn_wiki, table_of_rows, table_rows
 from pipeline.sources.mediawiki.dumps import plan_dump
 from pipeline.sources.units import Unit
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import Analysis
+from pipeline.wikitext.templates.transclusion import Included
 from schemas.columns.templates import FOUND
 from schemas.errors import InputError
 from tests.pipeline.sources.dumps import FOOT, HEAD, LTG, page
@@ -129,9 +134,14 @@ def test_a_unit_of_several_wikis_keeps_them_apart(tmp_path: Path) -> None:
     assert sorted(set(rows["wiki"].to_pylist())) == ["dewiki", "enwiki"]
 
 
+@pytest.mark.parametrize("slots", [1, 3, 1 << 24])
 @pytest.mark.parametrize("pending", [0, 2, 1 << 20])
-def test_names_in_any_number_of_tables_add_up(monkeypatch: pytest.MonkeyPatch, pending: int) -> None:
+def test_names_in_any_number_of_tables_add_up(
+    monkeypatch: pytest.MonkeyPatch, pending: int, slots: int
+) -> None:
     monkeypatch.setattr(template_tables, "_PENDING_ROWS", pending)
+    # With few slots, headings share one, and the rare one passes the first filter.
+    monkeypatch.setattr(template_tables, "_SLOTS", slots)
     # Name -> sections and listed ones. Four of five are just enough, and so are five sections.
     headings = {"See also": (40, 40), "Just": (20, 16), "Below": (20, 15), "Rare": (4, 4), "Text": (20, 0)}
 
@@ -150,7 +160,7 @@ def test_names_in_any_number_of_tables_add_up(monkeypatch: pytest.MonkeyPatch, p
         constant = {"wiki": "w", "revision": part, "body": f"text {part}", "redirect": "", "too_long": False}
         return pa.Table.from_pylist([constant | record for record in records], FOUND)
 
-    found = (rows(part, 4) for part in range(4))
+    found = [rows(part, 4) for part in range(4)]
     analysis = learn_wiki(found, SITE)
     assert analysis.table.back_matter == {"See also", "Just"}
     assert analysis.table.entries["X"].uses == 6
@@ -160,3 +170,25 @@ def test_names_in_any_number_of_tables_add_up(monkeypatch: pytest.MonkeyPatch, p
 def share(total: int, part: int, parts: int) -> int:
     """The share of ``total`` in a part, so that the parts add up to it."""
     return total // parts + (1 if part < total % parts else 0)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["A", "B", "C"]),
+            st.integers(1, 3),
+            st.builds(Included, st.text(max_size=3), st.sampled_from(["", "A", "B"]), st.booleans()),
+        )
+    )
+)
+def test_pages_in_a_file_are_those_of_a_dictionary(copies: list[tuple[str, int, Included]]) -> None:
+    expected: dict[str, tuple[int, str, str, bool]] = {}
+    with io.BytesIO() as file:
+        pages = TemplatePages(file)
+        for name, revision, page in copies:
+            pages.add(name, revision, page)
+            copy = (revision, page.body, page.redirect, page.too_long)
+            expected[name] = max(copy, expected.get(name, copy))
+        assert dict(pages) == {name: Included(*copy[1:]) for name, copy in expected.items()}
+        assert all(name in pages for name in expected)
+        assert len(pages) == len(expected)

@@ -193,7 +193,12 @@ def test_languages_that_stripped_accents_damage_are_named() -> None:
         "en": {"river": 9, "นา": 0},
         "th": {"กำ": 1},
     }
-    tables = {lang: counts_table(counts) for lang, counts in words.items()}
+    # Every word in a table of its own, as if each were in another bucket.
+    tables = [
+        (lang, counts_table({word: count}))
+        for lang, counts in words.items()
+        for word, count in counts.items()
+    ]
     assert languages_losing_marks(tables) == ["hi", "ja", "th"]
     assert accents_of(False, None, trained=True) == "strip_letters"
     assert accents_of(False, None, trained=False) == "strip"
