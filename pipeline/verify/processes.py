@@ -14,8 +14,8 @@ from schemas.errors import CorpusError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-BYTES_PER_PROCESS = 32 << 20
-"""Stored bytes whose check takes about as long as the start of a process."""
+BYTES_PER_PROCESS = 64 << 20
+"""Stored bytes for which another process is worth its start, which takes a CPU second."""
 
 _check: list[Callable[[Any], Any]] = []
 """The check of this process."""
