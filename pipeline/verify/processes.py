@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -14,10 +14,10 @@ from schemas.errors import CorpusError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-BYTES_PER_PROCESS = 32 << 20
-"""Stored bytes whose check takes about as long as the start of a process."""
+BYTES_PER_PROCESS = 64 << 20
+"""Stored bytes for which another process is worth its start, which takes a CPU second."""
 
-_check: list[Callable[..., object]] = []
+_check: list[Callable[[Any], Any]] = []
 """The check of this process."""
 
 
@@ -56,5 +56,5 @@ def _start(check: Callable[[Item], Result]) -> None:
     pa.set_cpu_count(1)
 
 
-def _run(item: object) -> object:
+def _run(item: Any) -> Any:
     return _check[0](item)

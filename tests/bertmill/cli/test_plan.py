@@ -6,6 +6,7 @@ import json
 import re
 import time
 import tracemalloc
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ HOST_WALL_SECONDS = {
 }  # fmt: skip
 
 
-def _rates_of(cpu_seconds: dict[str, float], size: CorpusSize, slowness: float) -> Rates:
+def _rates_of(cpu_seconds: Mapping[str, float], size: CorpusSize, slowness: float) -> Rates:
     """The rates of a machine that takes these CPU seconds for a corpus of this size."""
     fields = RATES.model_dump()
     for name, seconds in cpu_seconds.items():
