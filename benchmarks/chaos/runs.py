@@ -12,7 +12,8 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks.chaos.ranks import Fault, Group, Life
+from benchmarks.chaos.faulty_trainer import Fault
+from benchmarks.chaos.ranks import Group, Life
 from benchmarks.chaos.store import Store
 from cluster import storage
 from trainer.checkpoint.folders import list_folders
