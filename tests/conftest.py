@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # The models of the tests are small, and two processes of pytest run beside each other: more threads would
 # only wait for each other. torch reads the variable when it is imported. tests/numeric_matrix.py sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Otherwise each process that compiles starts others for it, which import torch.
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
 # Modules that few tests need are imported where they are needed: tests/trainer/kernels/test_gpu.py needs only
 # torch with Triton, numpy, pydantic and pytest.
