@@ -25,8 +25,6 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
     os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
     # Ray Train checks its workers at every start, failure and end, by default every two seconds.
     os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.5"
-    # A build that joins this Ray waits for its next report, by default for ten seconds.
-    os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112 - Ray spells it so
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - Ray spells it so
     # A job's `python` is the one that the cluster's PATH finds first.
