@@ -71,7 +71,7 @@ def build(config: BuildConfig, num_cpus: int | None = None) -> str:
     lease = acquire_lease(work, CLAIMANT)
     try:
         storage.end_stale_uploads(config.output)
-        # A driver that joins a cluster here leaves it as soon as the build has failed.
+        # A driver that joins a cluster here leaves it as soon as the build has ended.
         leaves_soon = not ray.is_initialized() and not connect(num_cpus=num_cpus)
         await_bundle({"CPU": 1.0}, "build")
         quiet_ray_data()

@@ -6,7 +6,8 @@ A test reaches the names in its own code, and those in the functions, classes an
 
 import subprocess
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
@@ -42,21 +43,29 @@ def marks_of(item: pytest.Item) -> set[str]:
     callspec = getattr(item, "callspec", None)
     # A storage that a parameter names: the test requests its fixture while it runs.
     marks |= {str(value) for value in (callspec.params.values() if callspec else ()) if value in ("s3", "gs")}
-    for name, value in _reached(item):
+    functions = [getattr(item, "function", None)]
+    info = getattr(item, "_fixtureinfo", None)
+    if info is not None:
+        functions += [definition.func for group in info.name2fixturedefs.values() for definition in group]
+    return marks.union(*(_marks_of_code(function) for function in functions))
+
+
+@cache
+def _marks_of_code(function: Callable[..., Any] | None) -> frozenset[str]:
+    """The marks that follow from the names which ``function`` reaches. Many tests share their fixtures."""
+    marks = set()
+    for name, value in _reached(function):
         if name in _PROCESSES or value is subprocess:
             marks.add("process")
         module = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
         if name in _NUMERIC_NAMES or module == "torch" or str(module).startswith(_NUMERIC_PACKAGES):
             marks.add("numeric")
-    return marks
+    return frozenset(marks)
 
 
-def _reached(item: pytest.Item) -> Iterator[tuple[str, Any]]:
-    """(name, its object or None) of all names in the test's code, including fixtures."""
-    waiting: list[Any] = [getattr(item, "function", None)]
-    info = getattr(item, "_fixtureinfo", None)
-    if info is not None:
-        waiting += [definition.func for group in info.name2fixturedefs.values() for definition in group]
+def _reached(start: Callable[..., Any] | None) -> Iterator[tuple[str, Any]]:
+    """(name, its object or None) of all names in the code that ``start`` reaches."""
+    waiting: list[Any] = [start]
     known: set[int] = set()
     while waiting:
         function = getattr(waiting[-1], "__wrapped__", waiting.pop())

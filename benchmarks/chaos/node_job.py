@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.chaos.ranks import ChaosTrainer, note
+from benchmarks.chaos.faulty_trainer import ChaosTrainer, note
 from schemas.errors import BertmillError
 from trainer import pretrain
 from trainer.launcher import ray_train as ray_launcher

@@ -22,7 +22,8 @@ from typing import Any
 import yaml
 
 from benchmarks.chaos import runs as chaos_runs
-from benchmarks.chaos.ranks import Fault, Life
+from benchmarks.chaos.faulty_trainer import Fault
+from benchmarks.chaos.ranks import Life
 from benchmarks.chaos.runs import EVERY, Rows, Run
 from benchmarks.chaos.store import Store
 from tests.support.ray_cluster import ROOT

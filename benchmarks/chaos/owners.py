@@ -24,7 +24,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.chaos.ranks import ChaosTrainer, Fault, Group, Life
+from benchmarks.chaos.faulty_trainer import ChaosTrainer, Fault
+from benchmarks.chaos.ranks import Group, Life
 from benchmarks.chaos.runs import EVERY, STEPS, Run, examine_rows, undisturbed, write_config
 from benchmarks.chaos.store import Store
 from cluster.jobs.lease import newest_attempt

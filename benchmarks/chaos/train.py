@@ -24,7 +24,8 @@ from pathlib import Path
 import torch
 
 from benchmarks.chaos import nodes as chaos_nodes
-from benchmarks.chaos.ranks import RANK_FAULTS, SAVE_STAGES, Fault, Group, Life
+from benchmarks.chaos.faulty_trainer import RANK_FAULTS, SAVE_STAGES, Fault
+from benchmarks.chaos.ranks import Group, Life
 from benchmarks.chaos.runs import (
     EVERY,
     STEPS,

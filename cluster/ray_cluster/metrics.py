@@ -151,8 +151,9 @@ class TrainingMetrics(_Publisher):
 class BuildMetrics(_Publisher):
     """Publishes the progress of a build's stages, from the driver.
 
-    With ``wait_for_report``, the end of the block waits after a failure until Ray has reported it, by default
-    11 seconds. Otherwise the failure, for which there is an alert, may be lost with the process.
+    With ``wait_for_report``, the end of the block waits after the last stage or a failed unit until Ray has
+    reported it, by default 11 seconds. Otherwise a dashboard would show the build as unfinished forever, and
+    the alert for failed units would miss the failure, because both may be lost with the process.
     """
 
     def __init__(self, build: str, wait_for_report: bool = False) -> None:
@@ -161,7 +162,8 @@ class BuildMetrics(_Publisher):
         self._has_failed = False
 
     def __exit__(self, *exception: object) -> None:
-        if self._has_failed and self._wait_for_report:
+        has_ended = self._has_failed or exception == (None, None, None)
+        if has_ended and self._wait_for_report:
             time.sleep(ray._config.metrics_report_interval_ms() / 1000 + _REPEAT_SECONDS)
         super().__exit__(*exception)
 

@@ -41,8 +41,8 @@ def _lines() -> Iterator[str]:
     yield from ("", "## Prometheus", "")
     yield ("Ray exports these gauges from both jobs. Every gauge has the label `run` or `build`. "
            "[infra/prometheus](../../infra/prometheus/prometheus.yaml) holds scrape configs and alerts, "
-           "`infra/grafana/dashboard.json` a dashboard. Ray reports every ten seconds. A build that fails "
-           "on a cluster waits that long before it ends, so that the alert sees the failure.")  # fmt: skip
+           "`infra/grafana/dashboard.json` a dashboard. Ray reports every ten seconds. A build on "
+           "a cluster waits that long before it ends, so that its last figures are seen.")  # fmt: skip
     yield from ("", "| gauge | labels | meaning |", "|---|---|---|")
     for figure in metrics.ALL:
         labels = ", ".join(f"`{label}`" for label in figure.labels)

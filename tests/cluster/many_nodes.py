@@ -1,6 +1,6 @@
 """Runs both jobs on four hosts that share only an object store, kills a host in each, and checks the results.
 
-    python -m tests.cluster.many_nodes [--record FILE]        # as root, ten minutes on two cores
+    python -m tests.cluster.many_nodes [--record FILE]        # as root, six minutes on two cores
 
 ``ray job submit`` starts the build, and ``bertmill submit`` the training. The reference is the same two jobs
 on this machine without failures.

@@ -78,7 +78,7 @@ def run(folder: Path) -> SubmittedJobs:
             home = submit_jobs(head, folder)
             # Ray shows the metrics of a finished job for some seconds. A busy machine may miss them. Then the
             # same build again, or the next failing one, provides them.
-            while not _is_done(server, "vocabulary"):
+            while not _is_done(server, "instances"):
                 build(head, folder)
             fail_build(head, folder)
             while not _fires(server, "BertmillUnitsFailed"):

@@ -70,11 +70,10 @@ def test_all_stages_of_the_build_are_seen_to_their_end(seen: job_metrics.Evaluat
         for one in seen.panels["Progress of the stages/A"]
         if one["metric"]["build"] == "corpus"
     }
-    # The last stage is short and may begin and end after the last report.
-    assert set(progress) | {"instances"} == {
+    assert set(progress) == {
         "templates", "template tables", "extract", "dedup-pages", "dedup-texts", "vocabulary", "instances",
     }  # fmt: skip
-    assert {name for name, shares in progress.items() if shares[-1] == 1.0} >= set(progress) - {"instances"}
+    assert {name for name, shares in progress.items() if shares[-1] == 1.0} == set(progress)
     failed = {one["metric"]["build"]: _values([one])[-1] for one in seen.panels["Failed units/A"]}
     assert failed == {"corpus": 0.0, "broken": 1.0}
 

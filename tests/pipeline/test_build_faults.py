@@ -77,9 +77,11 @@ def one_dump(output: Path, **fields: Any) -> dict[str, Any]:
 
 
 def start(path: Path, cluster: RayCluster) -> "subprocess.Popen[str]":
+    # At its end a build waits for the next report of its metrics, by default for ten seconds.
+    joined = {"RAY_ADDRESS": cluster.address, "RAY_metrics_report_interval_ms": "1000"}
     return subprocess.Popen(
         builds.command(path),
-        env={**builds.environment(), "RAY_ADDRESS": cluster.address},
+        env={**builds.environment(), **joined},
         cwd=builds.ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Tests forgeries with valid rows and recomputed sums, hashes and counts."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,22 @@ from tests.pipeline.small_corpus import (
 )
 
 
-@pytest.fixture
-def corpus(tmp_path: Path) -> SmallCorpus:
-    made = build_small_corpus(tmp_path / "corpus")
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a corpus, which the tests copy."""
+    made = build_small_corpus(tmp_path_factory.mktemp("sound"))
     # Like a build with one copy of each document.
     edit(made, lambda manifest: set_copies(manifest, 1.0))
     for number in range(12):
         change(made, number, with_languages_in_keys)
     recount(made)
     assert verify_corpus(str(made.folder)).sound
-    return made
+    return made.folder
+
+
+@pytest.fixture
+def corpus(sound: Path, tmp_path: Path) -> SmallCorpus:
+    return SmallCorpus(shutil.copytree(sound, tmp_path / "corpus"))
 
 
 def with_languages_in_keys(table: pa.Table) -> pa.Table:

@@ -3,19 +3,22 @@
 import os
 import random
 import resource
+import signal
 import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from cluster import storage
 from cluster.storage import retries, s3
 from schemas.errors import CheckpointError
 from tests.support.fault_proxy import FaultProxy, script
 from tests.support.s3_server import S3Server
+from tests.trainer.runs import run_ranks
 from tests.trainer.states import TinyTraining, assert_equal, saved_steps, scratch_folders
 from trainer.checkpoint.folders import list_folders
 from trainer.checkpoint.listing import verify_run
@@ -169,57 +172,58 @@ def test_a_store_that_is_down_says_nothing_about_checkpoints(
     assert type(caught.value).__name__ == "StorageError"
 
 
-LIVES = """
-import os, random, signal, sys, time
-import torch
-from tests.trainer.states import TinyTraining
-from trainer.checkpoint.store import CheckpointStore
-
-def life(run, out):
+def one_life(run: str, out: int) -> None:
+    """Trains and saves until the process is killed. Reports the first step, and each commit."""
     training = TinyTraining(width=400)
     store = CheckpointStore(run, keep=2)
     store.acquire_lease()
     found = store.latest_verified()
     if found is not None:
         training.restore(found.load())
-    os.write(out, b"resumed %d\\n" % training.step_number)
+    os.write(out, b"resumed %d\n" % training.step_number)
     while True:
         training.step()
         store.save_async(training.step_number, training.state())
         if store.last_committed is not None:
-            os.write(out, b"committed %d\\n" % store.last_committed.step)
+            os.write(out, b"committed %d\n" % store.last_committed.step)
 
-# Forked and not spawned, because importing torch and dynamo takes ten times as long as an attempt.
-torch.set_num_threads(1)
-TinyTraining().step()
-generator = random.Random(5)
-for _ in range(int(sys.argv[2])):
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        life(sys.argv[1], writer)
-    os.close(writer)
-    with os.fdopen(reader) as lines:
-        for _ in range(generator.randrange(1, 5)):
-            sys.stdout.write(lines.readline())
-        time.sleep(generator.uniform(0, 0.1))
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        sys.stdout.write(lines.read())
-"""
+
+def many_lives(_rank: int, run: str, kills: int, environment: dict[str, str], output: Path) -> None:
+    """The body of a forked process: writes the reports of ``kills`` lives to ``output``."""
+    use(environment)
+    TinyTraining().step()
+    generator = random.Random(5)
+    with output.open("w") as reports:
+        for _ in range(kills):
+            reader, writer = os.pipe()
+            child = os.fork()
+            if child == 0:
+                one_life(run, writer)
+            os.close(writer)
+            with os.fdopen(reader) as lines:
+                for _ in range(generator.randrange(1, 5)):
+                    reports.write(lines.readline())
+                time.sleep(generator.uniform(0, 0.1))
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                reports.write(lines.read())
+
+
+def use(environment: dict[str, str]) -> None:
+    """Gives the environment of the test to a process that was forked from an older one."""
+    os.environ.update(environment)
+    tempfile.tempdir = environment["TMPDIR"]
+    torch.set_num_threads(1)
 
 
 @pytest.mark.slow
-def test_killed_at_any_moment_nothing_committed_is_lost(run: str, temporary: Path) -> None:
+def test_killed_at_any_moment_nothing_committed_is_lost(run: str, temporary: Path, tmp_path: Path) -> None:
     """trainer-037, 042: SIGKILL at random moments of saving. Each attempt resumes from the last commit."""
     kills = 25
-    lives = subprocess.run(
-        [sys.executable, "-c", LIVES, run, str(kills)],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    ).stdout.splitlines()
+    output = tmp_path / "reports"
+    # Forked, because importing torch and dynamo takes ten times as long as a life.
+    run_ranks(many_lives, run, kills, {**os.environ, "TMPDIR": str(temporary)}, output, ranks=1)
+    lives = output.read_text().splitlines()
     committed, resumes = 0, []
     for line in lives:
         kind, step = line.split()
@@ -348,36 +352,32 @@ def test_a_full_bucket_frees_the_oldest(
     assert verify_run(s3_folder) == []
 
 
-FULL = """
-import resource, signal, sys
-from tests.trainer.states import TinyTraining
-from trainer.checkpoint.store import CheckpointStore
-from schemas.errors import CheckpointError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-store = CheckpointStore(sys.argv[1]); store.acquire_lease()
-small, large = TinyTraining(), TinyTraining(width=700)
-store.save_async(1, small.state()); store.wait()
-resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
-store.save_async(2, large.state())
-try:
+def save_to_full_storage(_rank: int, run: str, environment: dict[str, str], output: Path) -> None:
+    """The body of a forked process, in which a file larger than 100 kB cannot be written to a disk."""
+    use(environment)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    store = CheckpointStore(run)
+    store.acquire_lease()
+    small, large = TinyTraining(), TinyTraining(width=700)
+    store.save_async(1, small.state())
     store.wait()
-except CheckpointError as error:
-    print(error)
-store.save_async(3, small.state()); store.close()
-"""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+    store.save_async(2, large.state())
+    try:
+        store.wait()
+    except CheckpointError as error:
+        output.write_text(str(error))
+    store.save_async(3, small.state())
+    store.close()
 
 
-def test_a_full_file_counts_as_a_failed_save(run: str, temporary: Path) -> None:
+def test_a_full_file_counts_as_a_failed_save(run: str, temporary: Path, tmp_path: Path) -> None:
     """trainer-046 without the right to mount: writes beyond 100 kB fail as on a full disk."""
-    done = subprocess.run(
-        [sys.executable, "-c", FULL, run],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "TMPDIR": str(temporary)},
-    )
-    assert "step-00000002" in done.stdout
-    assert "not saved" in done.stdout
+    output = tmp_path / "error"
+    run_ranks(save_to_full_storage, run, {**os.environ, "TMPDIR": str(temporary)}, output, ranks=1)
+    error = output.read_text()
+    assert "step-00000002" in error
+    assert "not saved" in error
     assert saved_steps(run) == [3, 1]
     assert len(list_folders(run)) == 2
     assert scratch_folders(temporary) == []
