@@ -4,15 +4,16 @@
 
 Each line has microseconds and TFLOP/s (4 and 10 operations a token, key and column), whether four
 repetitions of the backward pass gave equal bits, and whether gradients at extreme logits are finite. ours
-includes the sums for the bias of queries, keys and values. cudnn and flash take packed sequences;
-padded is what transformers does with drawn lengths: SDPA with a mask on padded rows.
+includes the sums for the bias of queries, keys and values. "used tokens" has queries of the first and of 15 %
+of all tokens, as the last layer has in pretraining. cudnn and flash take packed sequences. padded is what
+transformers does with drawn lengths: SDPA with a mask on padded rows.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from torch import Tensor
 from trainer.kernels.attention import (
     Attended,
     AttentionSpec,
+    Queries,
     QueryKeyValue,
     Sequences,
     attention_backward,
@@ -75,6 +77,31 @@ def ours(qkv: Tensor, sequences: Sequences, heads: int) -> Result:
         sums = attention_backward(dout, attended, into, sequences, spec, bias=True)
         assert sums is not None
         return found, sums
+
+    return out, backward
+
+
+@cache
+def used_queries(sequences: Sequences) -> Queries:
+    """Those of the first token of each sequence and of 15 % of all tokens."""
+    tokens = len(sequences.positions)
+    masked = torch.rand(tokens, generator=torch.Generator().manual_seed(0)) < 0.15
+    firsts = sequences.cu_seqlens[:-1].long()
+    return Queries.of(torch.cat([masked.nonzero()[:, 0].cuda(), firsts]), sequences.cu_seqlens)
+
+
+def ours_of_used(qkv: Tensor, sequences: Sequences, heads: int) -> Result:
+    """The trainer's kernels for the last layer."""
+    spec, queries, width = AttentionSpec(heads), used_queries(sequences), qkv.shape[1] // 3
+    inputs = QueryKeyValue(qkv[queries.tokens, :width], qkv[:, width:])
+    out, logsum = attention_forward(inputs, sequences, spec, queries)
+
+    def backward(dout: Tensor) -> tuple[Tensor, ...]:
+        into = QueryKeyValue(torch.empty_like(inputs.query), torch.empty_like(qkv)[:, width:])
+        attended = Attended(*inputs, out, logsum)
+        sums = attention_backward(dout, attended, into, sequences, spec, queries, bias=True)
+        assert sums is not None
+        return *into, sums
 
     return out, backward
 
@@ -156,8 +183,10 @@ def padded(qkv: Tensor, sequences: Sequences, heads: int) -> Result:
     return out.transpose(1, 2)[inside].flatten(1), backward
 
 
+USED = "ours, used tokens"
 PROGRAMS: dict[str, Callable[[Tensor, Sequences, int], Result]] = {
     "ours": ours,
+    USED: ours_of_used,
     "cudnn": cudnn,
     "cudnn packed": cudnn_packed,
     "flash packed": flash_packed,
@@ -178,10 +207,13 @@ def measure(case: Case, name: str) -> dict[str, Any]:
     dout = torch.randn(tokens, width, device="cuda").bfloat16()
     out, backward = program(qkv, sequences, case.heads)
     reference, _ = ours(qkv, sequences, case.heads)
+    if name == USED:
+        chosen = used_queries(sequences).tokens
+        reference, dout = reference[chosen], dout[chosen]
     difference = float((out.float() - reference.float()).norm() / reference.float().norm())
     found = [backward(dout) for _ in range(4)]
     equal = all(a.equal(b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
-    operations = sum(length**2 for length in case.lengths) * width / 1e6
+    operations = sum(length**2 for length in case.lengths) * width / 1e6 * len(out) / tokens
     # Padded rows are run whole by autograd, so the backward pass is timed alone, on a kept graph.
     times = {
         "forward": _microseconds(partial(program, qkv, sequences, case.heads)) if name != "padded" else 0.0,
