@@ -22,8 +22,8 @@ _check: list[Callable[[Any], Any]] = []
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
-    return len(os.sched_getaffinity(0))
+    """The cores that this process may use. macOS only tells how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def map_in_processes(
