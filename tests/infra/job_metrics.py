@@ -11,6 +11,7 @@ import re
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ EXPLAINED = {
     "Objects spilled/A": "nothing was spilled",
     "GPU in use/A": "no GPU",
 }
+_ATTEMPTS = 5
 _THRESHOLD = re.compile(r" (?:==|>) (?:[\d.]+|Inf)")
 
 
@@ -76,14 +78,22 @@ def run(folder: Path) -> SubmittedJobs:
             wait_for(server, 'up{job="ray"} == 1')
             began = time.time()
             home = submit_jobs(head, folder)
-            # Ray shows the metrics of a finished job for some seconds. A busy machine may miss them. Then the
-            # same build again, or the next failing one, provides them.
-            while not _is_done(server, "instances"):
-                build(head, folder)
+            _until(lambda: _is_done(server, "instances"), lambda: build(head, folder))
             fail_build(head, folder)
-            while not _fires(server, "BertmillUnitsFailed"):
-                fail_build(head, folder)
+            _until(lambda: _fires(server, "BertmillUnitsFailed"), lambda: fail_build(head, folder))
             return SubmittedJobs(home, _evaluate(server, home, began, time.time()))
+
+
+def _until(seen: Callable[[], bool], again: Callable[[], object]) -> None:
+    """Runs a job ``again`` until Prometheus has ``seen`` it. Raises TimeoutError after some attempts.
+
+    Ray shows the metrics of a finished job for some seconds, which a busy machine may miss.
+    """
+    for _ in range(_ATTEMPTS):
+        if seen():
+            return
+        again()
+    raise TimeoutError("Prometheus has not seen the last figures of a job")
 
 
 def _evaluate(server: str, home: Path, began: float, ended: float) -> Evaluated:
