@@ -80,7 +80,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("words", nargs="*", type=float, default=[0.2e6, 0.6e6, 1.2e6])
+    parser.add_argument("words", nargs="*", type=float, default=[0.2e6, 0.6e6, 1.2e6, 1.8e6])
     parser.add_argument("--size", type=int, default=119_547)
     arguments = parser.parse_args()
     languages = [wiki for wiki in wikis() if wiki.words]
