@@ -27,6 +27,7 @@ _PROCESSES = {
     "open_trackers",
     "by_two_processes",
     "map_in_processes",
+    "measure_together",
 }
 WITH_PROCESSES = (*FIXTURES.values(), "process")
 _NUMERIC_NAMES = {"approx", "isclose", "allclose", "assert_close", "assert_allclose"}

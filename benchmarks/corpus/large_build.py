@@ -5,7 +5,7 @@
 The dumps come from large_corpus.py. The build has exact and near dedup and four passes. While it
 runs, a thread reads the peak memory of each process twice a second. `bertmill verify` checks the corpus. A
 second build is killed with all its processes three times, at random moments, and must publish the same bytes.
-The forecast has the rates of this machine, measured with measure_rates.py beside the generation.
+The forecast has the rates of this machine, which measure_rates.py measures on as many cores as the build has.
 
 After each part, FOLDER/results.json and FOLDER/results.md have the results so far, and after each part and
 stage FOLDER/results.jsonl has one more line. The same command continues with the first missing part. An
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +108,11 @@ class Benchmark:
         self.results.generated_seconds = time.monotonic() - began
 
     def rates(self) -> None:
-        """Measures the rates of this machine in one process. Raises CalledProcessError if it fails."""
+        """Measures the rates of this machine with all cores busy. Raises CalledProcessError if it fails."""
         sample, rates = self.folder / "sample", self.folder / "rates.json"
         make(sample, min(SAMPLE_GIGABYTES, self.arguments.gigabytes), 2, self.arguments.languages)
-        sizes = ("--vocabulary", str(self.arguments.vocabulary), "--passes", str(PASSES))
+        cores = ("--processes", str(self.cores))
+        sizes = (*cores, "--vocabulary", str(self.arguments.vocabulary), "--passes", str(PASSES))
         command = [sys.executable, "-m", "benchmarks.rates.measure_rates", f"{sample}/*.xml.bz2", *sizes]
         subprocess.run([*command, "--output", str(rates)], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
         self.results.rates = json.loads(rates.read_text())
@@ -156,20 +156,16 @@ class Benchmark:
         self.results.verify_peak_bytes = max(watch.peaks.values())
 
     def run(self) -> Results:
-        """Runs the missing parts. The rates are measured during the generation."""
+        """Runs the missing parts. Nothing else runs while the rates are measured."""
         results = self.results
-        first = ((self.generate, results.made is None), (self.rates, results.rates is None))
-        with ThreadPoolExecutor() as pool:
-            running = [(part, pool.submit(part)) for part, missing in first if missing]
-            for part, ended in running:
-                ended.result()
-                self.save(part.__name__)
-        later: tuple[tuple[Callable[[], None], bool], ...] = (
+        parts: tuple[tuple[Callable[[], None], bool], ...] = (
+            (self.generate, results.made is None),
+            (self.rates, results.rates is None),
             (self.build, results.run is None),
             (self.verify, results.verified_seconds is None),
             (self.kill, results.equal is None),
         )
-        for part, missing in later:
+        for part, missing in parts:
             if missing:
                 part()
                 self.save(part.__name__)

@@ -1,27 +1,35 @@
-"""Measures CPU seconds of every stage of a build in one process, as rates for ``bertmill plan``.
+"""Measures CPU seconds of every stage of a build, as rates for ``bertmill plan``.
 
-    python -m benchmarks.rates.measure_rates 'FOLDER/*.xml.bz2' [--unit-bytes N] [--output FILE]
+    python -m benchmarks.rates.measure_rates 'FOLDER/*.xml.bz2' [--processes N] [--output FILE]
 
-The stages run unchanged, with a loop in place of Ray Data, to time the work of one core (process time, which
-hardly depends on other load of the machine). `--output` writes a file for `bertmill plan --rates`. `--write
-rates` puts the rates of the stages into bertmill/planning/rates.json, and `--write all` also the ratios of
-the corpus, which only real dumps have.
+The stages run unchanged, with a loop in place of Ray Data, to time the work of one core (process time).
+A core of a busy host is slower, because two hyperthreads share it and its clock is lower. So `--processes`
+should be the cores of the build: all processes measure the same sample at the same time, and the rates are
+those of the median. The training of the vocabulary, one task of a build, is timed when they have ended.
+
+`--output` writes a file for `bertmill plan --rates`. `--write rates` puts the rates of the stages into
+bertmill/planning/rates.json, and `--write all` also the ratios of the corpus, which only real dumps have.
 """
 
 import argparse
 import json
+import multiprocessing
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from statistics import median
+from threading import Barrier
 from typing import Any
 from unittest import mock
 
 import numpy as np
-import ray
 
 from benchmarks.peak_memory import peak_resident_bytes
+from bertmill.cli.argument_types import positive
 from bertmill.planning.forecast import training_seconds
 from bertmill.planning.rates import RATES_PATH, Rates
 from cluster import storage
@@ -67,7 +75,8 @@ def without_ray_data() -> None:
     for module in (stage_templates, stage_extract, stage_split, shuffle):
         mock.patch.object(module, "map_items", map_in_process).start()
     mock.patch.object(shuffle, "plan_partitions", recorded_partitions).start()
-    mock.patch.object(stage_vocabulary, "ray", _Immediately()).start()
+    for module in (stage_extract, stage_vocabulary):
+        mock.patch.object(module, "ray", _Immediately()).start()
 
 
 class _Immediately:
@@ -75,6 +84,8 @@ class _Immediately:
 
     put, get = staticmethod(lambda value: value), staticmethod(lambda value: value)
     training_seconds = 0.0
+    train: Callable[[], Any]
+    """The last call, to repeat it."""
 
     class remote:  # noqa: N801 - Ray spells it so
         """``ray.remote(function).remote(...)`` that runs immediately and is timed."""
@@ -82,10 +93,11 @@ class _Immediately:
         def __init__(self, function: Callable[..., Any]) -> None:
             self._function = function
 
-        def remote(self, *words: Any) -> Any:
+        def remote(self, *arguments: Any) -> Any:
             """The function's value."""
+            _Immediately.train = staticmethod(partial(self._function, *arguments))
             began = time.process_time()
-            result = self._function(*words)
+            result = _Immediately.train()
             _Immediately.training_seconds += time.process_time() - began
             return result
 
@@ -122,6 +134,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     instances = timed(
         "instances", lambda: stage_instances.run_instances(config, work, extracted, dedup, split, vocabulary)
     )
+    assert vocabulary.counts is not None, "the vocabulary is trained"
     # One task for any number of cores.
     seconds["vocabulary"] -= _Immediately.training_seconds
     text = sum(part.text_bytes for part in extracted.parts)
@@ -134,6 +147,7 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "vocabulary_training_seconds": _Immediately.training_seconds,
+        "vocabulary_words": vocabulary.counts.words,
         "units": len(units),
         "compressed_mb": sum(unit.end - unit.start for unit in units) / 1e6,
         "wikitext_mb": sum(one.text_counts["raw_bytes"] for one in extracted.funnel.languages.values()) / 1e6,
@@ -148,19 +162,58 @@ def measure(config: BuildConfig) -> dict[str, Any]:
     }
 
 
+def measure_alone(fields: dict[str, Any], together: Barrier) -> dict[str, Any]:
+    """`measure` of a config, with the training of the vocabulary timed again after ``together`` is passed."""
+    np.seterr(all="raise")
+    without_ray_data()
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(validate(BuildConfig, fields | {"output": f"{folder}/corpus"}, "arguments"))
+        if together.wait() == 0:
+            began = time.process_time()
+            _Immediately.train()
+            found["trained_alone"] = time.process_time() - began
+    return found
+
+
+def measure_together(fields: dict[str, Any], processes: int) -> dict[str, Any]:
+    """The medians of ``processes`` processes that measure the same sample at the same time."""
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, ProcessPoolExecutor(processes, context) as pool:
+        together = manager.Barrier(processes)
+        running = [pool.submit(measure_alone, fields, together) for _ in range(processes)]
+        try:
+            every = [next_found.result() for next_found in as_completed(running)]
+        except BaseException:
+            # The other processes wait for the failed one.
+            together.abort()
+            raise
+    return medians(every)
+
+
+def medians(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The medians of what processes measured, and the time of the vocabulary that one trained alone."""
+    found = dict(every[0])
+    found["seconds"] = {name: median(one["seconds"][name] for one in every) for name in found["seconds"]}
+    (found["vocabulary_training_seconds"],) = (
+        one["trained_alone"] for one in every if "trained_alone" in one
+    )
+    return found
+
+
 def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
     """Replaces the rates of the stages by the measured ones."""
     for name, stage in rates["build"]["stages"].items():
         if name in found["seconds"]:
             stage["per_core_second"] = float(f"{found[stage['amount']] / found['seconds'][name]:.3g}")
     rates["build"]["measured"] = what
-    # A sample has fewer words, so its time is compared with that of the known machine for as much text.
-    expected = training_seconds(found["text_mb"], Rates.model_validate_json(json.dumps(rates)))
+    # A sample has few words, so its time is compared with that of the known machine for as many words.
+    words = found["vocabulary_words"] / 1e6
+    expected = training_seconds(words, Rates.model_validate_json(json.dumps(rates)))
     training = rates["build"]["vocabulary_training"]
     slowness = found["vocabulary_training_seconds"] / expected
-    for name in ("least_seconds", "most_seconds"):
-        training[name] = round(training[name] * slowness, 1)
-    training["measured"] = f"scaled by {slowness:.2f}, as measured with {found['text_mb']:.0f} MB of text"
+    for name in ("base_seconds", "seconds_per_million_words"):
+        training[name] = round(training[name] * slowness, 2)
+    training["measured"] = f"scaled by {slowness:.2f}, as measured with {words:.2f} million words"
 
 
 def update_ratios(rates: dict[str, Any], found: dict[str, Any]) -> None:
@@ -179,6 +232,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("dumps", nargs="+")
+    parser.add_argument(
+        "--processes", type=positive, default=1, metavar="N", help="cores to keep busy (default: 1)"
+    )
     parser.add_argument("--unit-bytes", type=int, default=4 << 20)
     parser.add_argument("--vocabulary", type=int, default=119_547)
     parser.add_argument("--passes", type=int, default=1)
@@ -187,34 +243,28 @@ def main() -> None:
         "--write", choices=("rates", "all"), help="replace rates of bertmill/planning/rates.json"
     )
     arguments = parser.parse_args()
-    np.seterr(all="raise")
-    without_ray_data()
-    with tempfile.TemporaryDirectory() as folder:
-        fields = {
-            "output": f"{folder}/corpus",
-            "sources": [{"name": "w", "kind": "wikimedia", "paths": arguments.dumps}],
-            "extraction": {"unit_bytes": arguments.unit_bytes},
-            "vocabulary": {"size": arguments.vocabulary},
-            "instances": {"passes": arguments.passes},
-        }
-        ray.init(
-            address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR"
-        )
-        found = measure(validate(BuildConfig, fields, "arguments"))
-        ray.shutdown()
+    fields = {
+        "sources": [{"name": "w", "kind": "wikimedia", "paths": arguments.dumps}],
+        "extraction": {"unit_bytes": arguments.unit_bytes},
+        "vocabulary": {"size": arguments.vocabulary},
+        "instances": {"passes": arguments.passes},
+    }
+    found = measure_together(fields, arguments.processes)
     print(json.dumps(found, indent=1))
     if arguments.output:
-        write(RATES_PATH, arguments.output, found, corpus=False)
+        write(RATES_PATH, arguments.output, found, corpus=False, processes=arguments.processes)
     if arguments.write:
-        write(RATES_PATH, RATES_PATH, found, corpus=arguments.write == "all")
+        corpus = arguments.write == "all"
+        write(RATES_PATH, RATES_PATH, found, corpus=corpus, processes=arguments.processes)
 
 
-def write(before: Path, after: Path, found: dict[str, Any], *, corpus: bool) -> None:
+def write(before: Path, after: Path, found: dict[str, Any], *, corpus: bool, processes: int) -> None:
     """Writes the rates in ``before`` with the measured ones to ``after``."""
     rates = json.loads(before.read_text())
     day = datetime.now(UTC).date().isoformat()
     size = f"{found['compressed_mb']:.1f} MB of dumps"
-    update(rates, found, f"CPU time of one core of a virtual machine ({cpu()}), {size}, {day}")
+    busy = f"{processes} processes at the same time, " if processes > 1 else ""
+    update(rates, found, f"CPU time of one core of a virtual machine ({cpu()}), {busy}{size}, {day}")
     if corpus:
         update_ratios(rates, found)
     after.write_text(json.dumps(rates, indent=1) + "\n")

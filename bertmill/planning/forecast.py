@@ -167,18 +167,25 @@ def _stage(
 def serial_seconds(name: str, size: CorpusSize, rates: Rates) -> float:
     """Seconds of a stage that keep one core busy. They do not depend on the number of cores."""
     serial = rates.build.stages[name].serial_seconds
-    return serial + (training_seconds(size.text_mb, rates) if name == "vocabulary" else 0.0)
+    return serial + (
+        training_seconds(million_words(size.text_mb, rates), rates) if name == "vocabulary" else 0
+    )
 
 
-def training_seconds(text_mb: float, rates: Rates) -> float:
-    """Seconds of the one task that trains the vocabulary.
+def million_words(text_mb: float, rates: Rates) -> float:
+    """Millions of distinct words from which the vocabulary of a text is trained.
 
-    They grow with the distinct words of the text, about as its square root, until vocabulary.max_letters
-    bounds the words.
+    They grow about as the square root of the text, until vocabulary.max_letters bounds them. A text in few
+    languages has fewer.
     """
     training = rates.build.vocabulary_training
-    share = math.sqrt(min(1.0, text_mb / training.bounded_text_mb))
-    return training.least_seconds + share * (training.most_seconds - training.least_seconds)
+    return training.most_million_words * math.sqrt(min(1.0, text_mb / training.bounded_text_mb))
+
+
+def training_seconds(words: float, rates: Rates) -> float:
+    """Seconds of the one task that trains the vocabulary from ``words`` million distinct words."""
+    training = rates.build.vocabulary_training
+    return training.base_seconds + training.seconds_per_million_words * words
 
 
 def round_seconds(cores: int, rates: Rates) -> float:

@@ -44,12 +44,14 @@ class VocabularyTraining(_Section):
     """The one task that trains the vocabulary."""
 
     measured: str
-    least_seconds: float
-    """With hardly any text."""
-    most_seconds: float
-    """With as many words as vocabulary.max_letters permits."""
+    base_seconds: float
+    """For any number of words."""
+    seconds_per_million_words: float
+    """For distinct words of all languages together."""
+    most_million_words: float
+    """Distinct words that fit into the default of vocabulary.max_letters."""
     bounded_text_mb: float
-    """Text that has as many words."""
+    """Text in many languages that has as many words."""
 
 
 class RoundCosts(_Section):

@@ -27,11 +27,13 @@ from bertmill.planning.forecast import (
     driver_gb,
     forecast_build,
     forecast_training,
+    million_words,
     one_gpu,
     parameters,
     reduce_seconds,
     round_seconds,
     row_flops,
+    serial_seconds,
     training_seconds,
 )
 from bertmill.planning.gpu_memory import check_memory, training_gib
@@ -94,27 +96,36 @@ def test_work_grows_with_the_corpus_and_memory_does_not() -> None:
     assert all(value > 0 for value in cost.values())
 
 
-HOST_CPU_SECONDS = {
-    "templates": 2879, "extract": 8056, "dedup": 212, "near": 1109, "vocabulary": 880, "instances": 4955,
+BUILD_CPU_SECONDS = {
+    "templates": 2168, "extract": 5551, "dedup": 46, "near": 739, "vocabulary": 499, "instances": 5381,
 }  # fmt: skip
-"""`measure_rates.py` on the host of the 20 GB build, scaled to 20 GB (benchmarks/results/large_build.md)."""
-HOST_WALL_SECONDS = {
-    "templates": 69, "extract": 137, "dedup": 13, "near": 43, "vocabulary": 55, "instances": 140,
+"""CPU seconds of the 20 GB build, all cores together (benchmarks/results/large_build.md)."""
+BUILD_WALL_SECONDS = {
+    "templates": 66, "extract": 113, "dedup": 11, "near": 35, "vocabulary": 43, "instances": 128,
 }  # fmt: skip
 
 
-def _rates_of(cpu_seconds: Mapping[str, float], size: CorpusSize, slowness: float) -> Rates:
-    """The rates of a machine that takes these CPU seconds for a corpus of this size."""
+def _rates_of(cpu_seconds: Mapping[str, float], size: CorpusSize) -> Rates:
+    """The rates with which the forecast has these CPU seconds. A stage's parts keep their proportions."""
     fields = RATES.model_dump()
-    for name, seconds in cpu_seconds.items():
-        stage = fields["build"]["stages"][name]
-        stage["per_core_second"] = getattr(size, stage["amount"]) / seconds
-    for name in ("least_seconds", "most_seconds"):
-        fields["build"]["vocabulary_training"][name] *= slowness
+    for forecast in forecast_build(size, 54, 54, RATES):
+        if forecast.name not in cpu_seconds:
+            continue
+        stage = fields["build"]["stages"][forecast.name]
+        serial = serial_seconds(forecast.name, size, RATES)
+        slowness = cpu_seconds[forecast.name] / (forecast.core_hours * 3600 + serial)
+        stage["per_core_second"] /= slowness
+        stage["serial_seconds"] *= slowness
+    # The last part of the stage is the training.
+    for name in ("base_seconds", "seconds_per_million_words"):
+        fields["build"]["vocabulary_training"][name] *= (
+            RATES.build.stages["vocabulary"].per_core_second
+            / fields["build"]["stages"]["vocabulary"]["per_core_second"]
+        )
     return Rates.model_validate(fields)
 
 
-def test_a_build_on_54_cores_took_about_as_long_as_its_host_s_rates_say() -> None:
+def test_the_wall_times_of_a_build_on_54_cores_follow_from_its_cpu_times() -> None:
     fields = {
         "output": "/corpus",
         "sources": [{"name": "large", "kind": "wikimedia", "paths": ["/dumps"]}],
@@ -123,13 +134,12 @@ def test_a_build_on_54_cores_took_about_as_long_as_its_host_s_rates_say() -> Non
         "instances": {"passes": 4},
     }
     size = CorpusSize.of(validate(BuildConfig, fields, "config"), 4886e6, RATES)
-    # The training of the vocabulary took about twice as long as on the machine of rates.json.
-    rates = _rates_of(HOST_CPU_SECONDS, size, 2.0)
+    rates = _rates_of(BUILD_CPU_SECONDS, size)
     stages = {stage.name: stage.seconds for stage in forecast_build(size, 54, 54, rates)}
-    for name, seconds in HOST_WALL_SECONDS.items():
+    for name, seconds in BUILD_WALL_SECONDS.items():
         assert stages[name] == pytest.approx(seconds, rel=0.3), name
-    total = sum(stages[name] for name in HOST_WALL_SECONDS)
-    assert total == pytest.approx(sum(HOST_WALL_SECONDS.values()), rel=0.15)
+    total = sum(stages[name] for name in BUILD_WALL_SECONDS)
+    assert total == pytest.approx(sum(BUILD_WALL_SECONDS.values()), rel=0.15)
 
 
 @given(st.floats(0, 1e7), st.floats(1, 10))
@@ -137,8 +147,16 @@ def test_the_training_of_a_vocabulary_takes_longer_with_more_text_up_to_a_bound(
     text_mb: float, factor: float
 ) -> None:
     training = RATES.build.vocabulary_training
-    seconds, more = training_seconds(text_mb, RATES), training_seconds(text_mb * factor, RATES)
-    assert training.least_seconds <= seconds <= more <= training.most_seconds
+    words, more = million_words(text_mb, RATES), million_words(text_mb * factor, RATES)
+    assert 0 <= words <= more <= training.most_million_words
+    assert training.base_seconds <= training_seconds(words, RATES) <= training_seconds(more, RATES)
+
+
+def test_the_training_of_a_vocabulary_takes_as_long_as_measured() -> None:
+    """CPU seconds of smoothing and training (benchmarks/results/vocabulary.md)."""
+    assert training_seconds(0.164, RATES) == pytest.approx(4.1, rel=0.05)
+    assert training_seconds(2.91, RATES) == pytest.approx(14 + 1.42 * 2.91, rel=0.05)
+    assert million_words(374, RATES) == 2.91
 
 
 def test_rounds_take_longer_on_nodes_with_more_cores() -> None:
@@ -159,12 +177,14 @@ def test_measured_rates_of_a_machine_are_used(tmp_path: Path, capsys: pytest.Cap
     found = {
         **amounts,
         "seconds": {name: 2 * seconds for name, seconds in shipped.items()},
-        "vocabulary_training_seconds": 2 * training_seconds(16.0, RATES),
+        "vocabulary_words": 300_000,
+        "vocabulary_training_seconds": 2 * training_seconds(0.3, RATES),
     }
     path = tmp_path / "rates.json"
-    measure_rates.write(RATES_PATH, path, found, corpus=False)
+    measure_rates.write(RATES_PATH, path, found, corpus=False, processes=54)
     slow = load_rates(path)
-    assert training_seconds(1e4, slow) == pytest.approx(2 * training_seconds(1e4, RATES), rel=0.02)
+    assert training_seconds(2.9, slow) == pytest.approx(2 * training_seconds(2.9, RATES), rel=0.02)
+    assert "54 processes at the same time" in slow.build.measured
 
     def core_hours(*words: str) -> list[float]:
         assert main(["plan", str(config), "--input-gb", "100", *words]) == 0
@@ -177,6 +197,28 @@ def test_measured_rates_of_a_machine_are_used(tmp_path: Path, capsys: pytest.Cap
     assert f"{path}: about: Input should be a valid string" in capsys.readouterr().err
     assert main(["plan", str(config), "--input-gb", "1", "--rates", str(tmp_path / "none.json")]) == 2
     assert "none.json: No such file" in capsys.readouterr().err
+
+
+def test_the_rates_of_several_processes_are_medians() -> None:
+    """The one that trained the vocabulary alone gives the time of the training."""
+    every = [
+        {"seconds": {"near": seconds}, "vocabulary_training_seconds": 9.0, "documents": 2}
+        for seconds in (7.0, 1.0, 2.0)
+    ]
+    every[1]["trained_alone"] = 5.0
+    assert measure_rates.medians(every) == {
+        "seconds": {"near": 2.0}, "vocabulary_training_seconds": 5.0, "documents": 2,
+    }  # fmt: skip
+
+
+def test_processes_measure_at_the_same_time_without_ray() -> None:
+    dump = str(ROOT / "sample/dumps/afwiki-minidump-pages-articles.xml.bz2")
+    fields = {"sources": [{"name": "w", "kind": "wikimedia", "paths": [dump]}], "vocabulary": {"size": 1000}}
+    found = measure_rates.measure_together(fields, 2)
+    assert found["documents"] > 0
+    assert found["vocabulary_words"] > 0
+    assert found["vocabulary_training_seconds"] > 0
+    assert all(seconds > 0 for seconds in found["seconds"].values())
 
 
 def test_a_partition_above_a_quarter_of_the_object_memory_is_refused(
