@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import ray
 from tokenizers import BertWordPieceTokenizer
 
 from benchmarks.rates.measure_rates import cpu, measure, without_ray_data
@@ -58,11 +57,8 @@ def yardstick(corpus: Path) -> float:
 
 def run(paths: list[str], length: int) -> tuple[dict[str, Any], float]:
     """The figures of `measure` for one set of instances of this length, and the yardstick."""
-    ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     _run([str(SMALL)], length, 3000)
-    found = _run(paths, length, 30_522)
-    ray.shutdown()
-    return found
+    return _run(paths, length, 30_522)
 
 
 def _run(paths: list[str], length: int, pieces: int) -> tuple[dict[str, Any], float]:

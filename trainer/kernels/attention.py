@@ -78,7 +78,7 @@ class QueryKeyValue(NamedTuple):
 
     query: Tensor
     """[N, width]."""
-    pair: Tensor
+    kv: Tensor
     """[T, 2 width]: keys, then values."""
 
     @classmethod
@@ -141,7 +141,7 @@ def attention_forward(
     The logs are fp32 [heads, N], in base 2. Where the kernels for longer sequences run, rotary positions turn
     the queries and keys of ``inputs`` in place.
     """
-    query, pair = inputs
+    query, kv = inputs
     (count, width), n = query.shape, sequences.cu_seqlens.shape[0] - 1
     out = torch.empty(count, width, dtype=query.dtype, device=query.device)
     logsum = torch.empty(spec.heads, count, dtype=torch.float32, device=query.device)
@@ -150,7 +150,7 @@ def attention_forward(
     if queries is None and sequences.max_seqlen <= SHORT:
         rows = max(16, triton.next_power_of_2(sequences.max_seqlen))
         short_forward[(n, spec.heads)](
-            query, pair, logsum if spec.rotary is None else spec.rotary, out, logsum, sequences.cu_seqlens,
+            query, kv, logsum if spec.rotary is None else spec.rotary, out, logsum, sequences.cu_seqlens,
             count, width, query.stride(0), scale, *spec.limits,
             ROTARY=spec.rotary is not None, WINDOW=spec.limited, SIZE=size, ROWS=rows,
             num_warps=_SHORT_WARPS if rows > 64 else 4,
@@ -159,15 +159,15 @@ def attention_forward(
     if spec.rotary is not None:
         positions = sequences.positions
         _rotate(query, positions if queries is None else positions[queries.tokens], spec.rotary)
-        _rotate(pair[:, :width], positions, spec.rotary)
+        _rotate(kv[:, :width], positions, spec.rotary)
     rows, keys, warps, stages = _FORWARD
     if queries is not None:
         least, most = _SOME_FORWARD_ROWS
         rows = max(least, min(most, triton.next_power_of_2(triton.cdiv(count, n))))
     tokens, bounds, _ = queries or (sequences.cu_seqlens,) * 3
     long_forward[(triton.cdiv(sequences.max_seqlen, rows), n, spec.heads)](
-        query, pair, tokens, out, logsum, sequences.cu_seqlens, bounds,
-        count, width, query.stride(0), pair.stride(0), scale, *spec.limits,
+        query, kv, tokens, out, logsum, sequences.cu_seqlens, bounds,
+        count, width, query.stride(0), kv.stride(0), scale, *spec.limits,
         SOME=queries is not None, WINDOW=spec.limited, SIZE=size, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, rows, keys, query.device),
     )  # fmt: skip
@@ -188,7 +188,7 @@ class Attended(NamedTuple):
     """Inputs and outputs of attention_forward that its backward pass needs."""
 
     query: Tensor
-    pair: Tensor
+    kv: Tensor
     out: Tensor
     logsum: Tensor
 
@@ -228,7 +228,7 @@ def _short_backward(
     # Rotated queries are not loaded by the copy engine, and stages of them would take shared memory.
     stages = _stages(stages if spec.rotary is None else 1, size, 2 * rows, queries, dout.device)
     short_backward[(count, spec.heads)](
-        _tiles(attended.query, queries, size), _tiles(dout, queries, size), attended.query, attended.pair,
+        _tiles(attended.query, queries, size), _tiles(dout, queries, size), attended.query, attended.kv,
         partial if spec.rotary is None else spec.rotary, attended.logsum, *into, partial,
         sequences.cu_seqlens, dout.shape[0], width, attended.query.stride(0),
         scale * _LOG2_E, scale, *spec.limits,
@@ -258,7 +258,7 @@ def _long_backward(
     # First, because it computes delta.
     rows, keys, warps, stages = _BACKWARD_QUERIES
     long_backward_queries[(triton.cdiv(longest, rows), n, spec.heads)](
-        _tiles(attended.pair, keys, size), attended.query, table, tokens, attended.out, dout,
+        _tiles(attended.kv, keys, size), attended.query, table, tokens, attended.out, dout,
         attended.logsum, delta, into.query, partial, sequences.cu_seqlens, bounds,
         count, width, stride, *numbers,
         **flags, SUMS=sums and not some, ROWS=rows, KEYS=keys,
@@ -266,9 +266,9 @@ def _long_backward(
     )  # fmt: skip
     rows, keys, warps, stages = of_keys
     long_backward_keys[(triton.cdiv(longest, keys), n, spec.heads)](
-        attended.query, attended.pair, table, tokens, dout,
-        attended.logsum, delta, into.pair, partial, sequences.cu_seqlens, bounds,
-        count, width, stride, attended.pair.stride(0), *numbers,
+        attended.query, attended.kv, table, tokens, dout,
+        attended.logsum, delta, into.kv, partial, sequences.cu_seqlens, bounds,
+        count, width, stride, attended.kv.stride(0), *numbers,
         **flags, SUMS=sums, ROWS=rows, KEYS=keys,
         num_warps=warps, num_stages=_stages(stages, size, 2 * keys, rows, device),
     )  # fmt: skip

@@ -51,8 +51,8 @@ def _keys_of(start, inside, position, length, before, after, ROWS: tl.constexpr,
 
 @triton.jit
 def _forward_tile(
-    query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr,
-    first, length, first_query, count, start, head, queries, width, query_stride, pair_stride,
+    query_ptr, kv_ptr, tokens_ptr, out_ptr, logsum_ptr,
+    first, length, first_query, count, start, head, queries, width, query_stride, kv_stride,
     scale, before, after,
     SOME: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -73,8 +73,8 @@ def _forward_tile(
     for begin in range(low, high, KEYS):
         keys = begin + tl.arange(0, KEYS)
         real = keys[:, None] < length
-        key = load_head(pair_ptr, first, keys[:, None], real, pair_stride, offset, SIZE)
-        value = load_head(pair_ptr, first, keys[:, None], real, pair_stride, offset + width, SIZE)
+        key = load_head(kv_ptr, first, keys[:, None], real, kv_stride, offset, SIZE)
+        value = load_head(kv_ptr, first, keys[:, None], real, kv_stride, offset + width, SIZE)
         seen = visible(positions, keys[None, :], length, before, after, WINDOW)
         logits = tl.where(seen, tl.dot(query, tl.trans(key)), -1e30)
         now = tl.maximum(largest, tl.max(logits, 1) * scale)
@@ -93,11 +93,11 @@ def _forward_tile(
 
 @triton.jit
 def long_forward(
-    query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, bounds_ptr,
-    queries, width, query_stride, pair_stride, scale, before, after,
+    query_ptr, kv_ptr, tokens_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr, bounds_ptr,
+    queries, width, query_stride, kv_stride, scale, before, after,
     SOME: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
-    """Queries of one head of one sequence. ``pair`` holds keys, then values.
+    """Queries of one head of one sequence. ``kv`` holds keys, then values.
 
     ``logsum`` is in base 2, fp32 [heads, queries].
     """
@@ -109,23 +109,23 @@ def long_forward(
     if SOME:
         for begin in tl.range(start, count, step, num_stages=1):
             _forward_tile(
-                query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr,
-                first, length, first_query, count, begin, head, queries, width, query_stride, pair_stride,
+                query_ptr, kv_ptr, tokens_ptr, out_ptr, logsum_ptr,
+                first, length, first_query, count, begin, head, queries, width, query_stride, kv_stride,
                 scale, before, after, SOME, WINDOW, SIZE, ROWS, KEYS,
             )  # fmt: skip
     elif start < count:
         _forward_tile(
-            query_ptr, pair_ptr, tokens_ptr, out_ptr, logsum_ptr,
-            first, length, first_query, count, start, head, queries, width, query_stride, pair_stride,
+            query_ptr, kv_ptr, tokens_ptr, out_ptr, logsum_ptr,
+            first, length, first_query, count, start, head, queries, width, query_stride, kv_stride,
             scale, before, after, SOME, WINDOW, SIZE, ROWS, KEYS,
         )  # fmt: skip
 
 
 @triton.jit
 def long_backward_keys(
-    query_ptr, pair_ptr, table_ptr, tokens_ptr, dout_ptr, logsum_ptr, delta_ptr, d_pair_ptr,
+    query_ptr, kv_ptr, table_ptr, tokens_ptr, dout_ptr, logsum_ptr, delta_ptr, d_kv_ptr,
     sums_ptr, cu_seqlens_ptr, bounds_ptr,
-    queries, width, query_stride, pair_stride, scale, plain_scale, before, after,
+    queries, width, query_stride, kv_stride, scale, plain_scale, before, after,
     SOME: tl.constexpr, ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
 ):  # fmt: skip
@@ -136,8 +136,8 @@ def long_backward_keys(
         offset = head * SIZE
         key_row = start + tl.arange(0, KEYS)
         keys, valid = key_row[:, None], key_row[:, None] < length
-        key = load_head(pair_ptr, first, keys, valid, pair_stride, offset, SIZE)
-        value = load_head(pair_ptr, first, keys, valid, pair_stride, offset + width, SIZE)
+        key = load_head(kv_ptr, first, keys, valid, kv_stride, offset, SIZE)
+        value = load_head(kv_ptr, first, keys, valid, kv_stride, offset + width, SIZE)
         d_key = tl.zeros((KEYS, SIZE), tl.float32)
         d_value = tl.zeros((KEYS, SIZE), tl.float32)
         low, high = 0, count
@@ -168,9 +168,9 @@ def long_backward_keys(
         d_key = tl.where(valid, d_key * plain_scale, 0.0)
         d_value = tl.where(valid, d_value, 0.0)
         store_gradient(
-            d_pair_ptr, d_key, table_ptr, first, keys, keys, valid, pair_stride, offset, ROTARY, KEYS, SIZE
+            d_kv_ptr, d_key, table_ptr, first, keys, keys, valid, kv_stride, offset, ROTARY, KEYS, SIZE
         )
-        store_head(d_pair_ptr, d_value, first, keys, valid, pair_stride, offset + width, SIZE)
+        store_head(d_kv_ptr, d_value, first, keys, valid, kv_stride, offset + width, SIZE)
         if SUMS:
             line = tl.program_id(0) * tl.num_programs(1) + sequence
             sums = sums_ptr + line * 3 * width + offset + tl.arange(0, SIZE)

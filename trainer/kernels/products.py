@@ -285,14 +285,14 @@ def products_of_layer(
     hidden: int, inner: int, *, gated: bool, tanh: bool, bias: bool, pre_norm: bool
 ) -> list[Product]:
     """Every product of an encoder layer, forward and backward, and those of keys and values alone."""
-    shapes = {"qkv": (3 * hidden, hidden), "pair": (2 * hidden, hidden), "output": (hidden, hidden)}
+    shapes = {"qkv": (3 * hidden, hidden), "kv": (2 * hidden, hidden), "output": (hidden, hidden)}
     shapes |= {"up": (2 * inner if gated else inner, hidden), "down": (hidden, inner)}
     found = []
     for name, (n, k) in shapes.items():
         in_epilogue = name == "up" and tanh and bias
         # The gradients of a sublayer's input: in a post-norm layer they are added to those of the residual,
         # and those through keys and values alone to those through queries.
-        adds = name == "pair" or (name in ("qkv", "up") and not pre_norm)
+        adds = name == "kv" or (name in ("qkv", "up") and not pre_norm)
         backward: Kind = "input add" if adds else "input gelu" if name == "down" and tanh else "input"
         found += [
             Product("gelu" if in_epilogue else "forward", n, k, bias),

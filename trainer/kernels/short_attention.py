@@ -18,11 +18,11 @@ from trainer.kernels.tiles import (
 
 @triton.jit
 def short_forward(
-    query_ptr, pair_ptr, table_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr,
+    query_ptr, kv_ptr, table_ptr, out_ptr, logsum_ptr, cu_seqlens_ptr,
     tokens, width, stride, scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
-    """One head of one sequence. ``pair`` holds keys, then values.
+    """One head of one sequence. ``kv`` holds keys, then values.
 
     ``scale`` includes the factor log2(e). ``logsum`` is in base 2.
     """
@@ -34,8 +34,8 @@ def short_forward(
         row = tl.arange(0, ROWS)
         rows, valid = row[:, None], row[:, None] < length
         query = load_query_or_key(query_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
-        key = load_query_or_key(pair_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
-        value = load_head(pair_ptr, first, rows, valid, stride, offset + width, SIZE)
+        key = load_query_or_key(kv_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
+        value = load_head(kv_ptr, first, rows, valid, stride, offset + width, SIZE)
         seen = visible(rows, row[None, :], length, before, after, WINDOW)
         logits = tl.where(seen, tl.dot(query, tl.trans(key)), -1e30)
         largest = tl.max(logits, 1) * scale
@@ -48,7 +48,7 @@ def short_forward(
 
 @triton.jit
 def short_backward(
-    query_tiles, dout_tiles, query_ptr, pair_ptr, table_ptr, logsum_ptr, d_query_ptr, d_pair_ptr, sums_ptr,
+    query_tiles, dout_tiles, query_ptr, kv_ptr, table_ptr, logsum_ptr, d_query_ptr, d_kv_ptr, sums_ptr,
     cu_seqlens_ptr, tokens, width, stride, scale, plain_scale, before, after,
     ROTARY: tl.constexpr, WINDOW: tl.constexpr, SUMS: tl.constexpr,
     SIZE: tl.constexpr, ROWS: tl.constexpr, QUERIES: tl.constexpr, STAGES: tl.constexpr,
@@ -66,8 +66,8 @@ def short_backward(
         key_row = tl.arange(0, ROWS)
         rows = key_row[:, None]
         valid = rows < length
-        key = load_query_or_key(pair_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
-        value = load_head(pair_ptr, first, rows, valid, stride, offset + width, SIZE)
+        key = load_query_or_key(kv_ptr, table_ptr, first, rows, valid, stride, offset, ROTARY, SIZE)
+        value = load_head(kv_ptr, first, rows, valid, stride, offset + width, SIZE)
         d_key = tl.zeros((ROWS, SIZE), tl.float32)
         d_value = tl.zeros((ROWS, SIZE), tl.float32)
         query_sum = tl.zeros((SIZE,), tl.float32)
@@ -100,9 +100,9 @@ def short_backward(
                 query_sum += tl.sum(d_query, 0)
         d_key *= plain_scale
         store_gradient(
-            d_pair_ptr, d_key, table_ptr, first, rows, rows, valid, stride, offset, ROTARY, ROWS, SIZE
+            d_kv_ptr, d_key, table_ptr, first, rows, rows, valid, stride, offset, ROTARY, ROWS, SIZE
         )
-        store_head(d_pair_ptr, d_value, first, rows, valid, stride, offset + width, SIZE)
+        store_head(d_kv_ptr, d_value, first, rows, valid, stride, offset + width, SIZE)
         if SUMS:
             sums = sums_ptr + sequence * 3 * width + offset + tl.arange(0, SIZE)
             tl.store(sums, query_sum)

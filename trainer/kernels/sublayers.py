@@ -82,8 +82,8 @@ def attend(
     if used is None:
         inputs = QueryKeyValue.of_product(linear(x, qkv.weight, qkv.bias))
     else:
-        query, pair = _parts(qkv)
-        inputs = QueryKeyValue(linear(taken, query.weight, query.bias), linear(x, pair.weight, pair.bias))
+        query, kv = _parts(qkv)
+        inputs = QueryKeyValue(linear(taken, query.weight, query.bias), linear(x, kv.weight, kv.bias))
     mixed, logsum = attention_forward(inputs, sequences, spec, used)
     return linear(mixed, output.weight, output.bias), Attended(*inputs, mixed, logsum)
 
@@ -116,12 +116,12 @@ def attend_backward(
         d_qkv = weight_gradient(dqkv, x)
         dx = _input_gradient(dqkv, qkv.weight, residual)
         return SublayerGradients(dx, d_qkv, d_bias, d_output)
-    into = QueryKeyValue(*(torch.empty_like(tensor) for tensor in (attended.query, attended.pair)))
+    into = QueryKeyValue(*(torch.empty_like(tensor) for tensor in (attended.query, attended.kv)))
     d_bias = attention_backward(d_mixed, attended, into, sequences, spec, used, bias=has_bias)
-    query, pair = _parts(qkv)
-    d_qkv = torch.cat([weight_gradient(into.query, taken), weight_gradient(into.pair, x)])
+    query, kv = _parts(qkv)
+    d_qkv = torch.cat([weight_gradient(into.query, taken), weight_gradient(into.kv, x)])
     d_taken = _input_gradient(into.query, query.weight, residual)
-    dx = add_input_gradient(put_rows(d_taken, used, tokens), into.pair, pair.weight)
+    dx = add_input_gradient(put_rows(d_taken, used, tokens), into.kv, kv.weight)
     return SublayerGradients(dx, d_qkv, d_bias, d_output)
 
 

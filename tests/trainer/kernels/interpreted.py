@@ -105,7 +105,7 @@ def test_attention_of_some_tokens_and_its_gradients(
     sums = attention_backward(dout, attended, into, sequences, spec, queries, bias=True)
     d_query = torch.zeros(count, width).index_add(0, tokens, into.query)
     torch.testing.assert_close(d_query, qkv.grad[:, :width], rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(into.pair, qkv.grad[:, width:], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(into.kv, qkv.grad[:, width:], rtol=1e-4, atol=1e-4)
     assert sums is not None
     torch.testing.assert_close(sums, qkv.grad.sum(0), rtol=1e-3, atol=1e-3)
 
