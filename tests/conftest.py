@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tests.support.ray_cluster import RayCluster
     from tests.support.s3_server import S3Server
 
-# The models of the tests are small, and two processes of pytest run beside each other: more threads would
+# The models of the tests are small, and several processes of pytest run beside each other: more threads would
 # only wait for each other. torch reads the variable when it is imported. tests/numeric_matrix.py sets it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Otherwise each process that compiles starts others for it, which import torch.
@@ -43,7 +43,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Marks every test by the things that it uses, and groups tests for the two processes of ``make test``.
+    """Marks every test by the things that it uses, and groups tests for the processes of ``make test``.
 
     Tests of one file share their fixtures. All files that need the session's Ray share it, and so do those
     that check the submitted jobs. One process runs each such group, and the long groups come first.
