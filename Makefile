@@ -35,9 +35,8 @@ demo: setup
 test: setup $(VENV)/.installed-infra
 	$(MAKE) -j 2 lint all-tests
 
-# Three processes for two cores: tests of Ray, servers and restarts wait about half of their time.
 all-tests: setup $(VENV)/.installed-infra
-	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 # mypy is one process: beside the tests it takes time that they leave free.
 check: setup
