@@ -193,7 +193,7 @@ def test_languages_that_stripped_accents_damage_are_named() -> None:
         "en": {"river": 9, "นา": 0},
         "th": {"กำ": 1},
     }
-    # Every word in a table of its own, as if each were in another bucket.
+    # Each word has a separate table, as if each were in another bucket.
     tables = [
         (lang, counts_table({word: count}))
         for lang, counts in words.items()
