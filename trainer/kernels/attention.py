@@ -199,7 +199,7 @@ def attention_backward(
 ) -> Tensor | None:  # fmt: skip
     """Fills ``into`` with the gradients of the inputs, for that of the output [N, width].
 
-    Rows of ``into`` are as long as those of the inputs. Returns, if ``bias``, the gradient of a bias of all
+    ``into`` must have the strides of the inputs. Returns, if ``bias``, the gradient of a bias of all
     queries, keys and values, fp32 [3 width].
     """
     # The kernels sum gradients of rotated queries and keys: those of a bias come before the rotation.

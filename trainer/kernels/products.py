@@ -19,10 +19,10 @@ from torch import Tensor
 from schemas.errors import BertmillError
 from trainer.kernels.cublaslt import (
     ADD_BIAS,
+    BGRADB,
     DGELU,
     GELU_AUX_BIAS,
     NOTHING,
-    SUM_B,
     Algorithm,
     CublasLt,
     Operands,
@@ -34,7 +34,7 @@ from trainer.kernels.cublaslt import (
 
 _ROUNDS, _REPEATS = 3, 4
 
-Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight", "weight sum"]
+Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight", "weight and bias"]
 
 
 class Product(NamedTuple):
@@ -59,8 +59,8 @@ class Product(NamedTuple):
             return Problem(n, tokens, k, not self.transposed, False, ADD_BIAS if self.bias else NOTHING)
         if self.kind == "gelu":
             return Problem(n, tokens, k, not self.transposed, False, GELU_AUX_BIAS)
-        if self.kind in ("weight", "weight sum"):
-            epilogue = SUM_B if self.kind == "weight sum" else NOTHING
+        if self.kind in ("weight", "weight and bias"):
+            epilogue = BGRADB if self.kind == "weight and bias" else NOTHING
             return Problem(k, n, tokens, False, True, epilogue, out_fp32=True)
         epilogue = DGELU if self.kind == "input gelu" else NOTHING
         return Problem(k, tokens, n, self.transposed, False, epilogue, accumulate=self.kind == "input add")
@@ -198,7 +198,7 @@ def weight_and_bias_gradient(dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     n, k = dy.shape[1], x.shape[1]
     out = torch.empty(n, k, dtype=torch.float32, device=dy.device)
     sums = torch.empty(n, dtype=torch.float32, device=dy.device)
-    if _run(Product("weight sum", n, k), dy.shape[0], Operands(x, dy, out, sums)):
+    if _run(Product("weight and bias", n, k), dy.shape[0], Operands(x, dy, out, sums)):
         return out, sums
     return weight_gradient(dy, x), dy.sum(0, dtype=torch.float32)
 
@@ -206,23 +206,23 @@ def weight_and_bias_gradient(dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.device) -> dict[str, str]:
     """Key -> algorithm: the fastest of the library's candidates for each product at ``tokens`` rows.
 
-    A "weight sum" has none where the product and the sum take less time one after the other. Takes about a
-    second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
+    A "weight and bias" has none where the product and the sum take less time one after the other. Takes
+    about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
     """
     chosen = {}
     for product in products:
-        layouts = (False,) if product.kind in ("weight", "weight sum") else (False, True)
+        layouts = (False,) if product.kind in ("weight", "weight and bias") else (False, True)
         found = [_fastest(product._replace(transposed=transposed), tokens, device) for transposed in layouts]
         timed = [one for one in found if one is not None]
         if timed:
             milliseconds, key, algorithm = min(timed, key=lambda one: one[0])
-            if product.kind != "weight sum" or milliseconds < _separately(product, tokens, device):
+            if product.kind != "weight and bias" or milliseconds < _separately(product, tokens, device):
                 chosen[key] = algorithm_to_text(algorithm)
     return chosen
 
 
 def _separately(product: Product, tokens: int, device: torch.device) -> float:
-    """Milliseconds of a "weight sum" as a product and a sum."""
+    """Milliseconds of a "weight and bias" as a product and a sum."""
     alone = _fastest(product._replace(kind="weight"), tokens, device)
     dy = _random_operands(product, tokens, device).b
     sums = [_milliseconds(lambda: dy.sum(0, dtype=torch.float32)) for _ in range(_ROUNDS)]
@@ -247,8 +247,8 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
 
     generator = torch.Generator(device).manual_seed(0)  # do not change the random numbers of the run
     n, k = product.n, product.k
-    if product.kind in ("weight", "weight sum"):
-        sums = torch.empty(n, device=device) if product.kind == "weight sum" else None
+    if product.kind in ("weight", "weight and bias"):
+        sums = torch.empty(n, device=device) if product.kind == "weight and bias" else None
         return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device), sums)
     weight = random(k, n) if product.transposed else random(n, k)
     if product.kind in ("input", "input add", "input gelu"):
@@ -300,5 +300,5 @@ def products_of_layer(
             Product("weight", n, k),
         ]
         if name == "up" and bias and tanh:
-            found.append(Product("weight sum", n, k))
+            found.append(Product("weight and bias", n, k))
     return found

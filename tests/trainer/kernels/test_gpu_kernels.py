@@ -78,7 +78,7 @@ def test_chosen_algorithms_give_the_products_of_torch() -> None:
     expected = computed()
     # Every product but that of weight gradients has an algorithm for the weight or for its transposed copy.
     transposed = [product._replace(transposed=True) for product in wanted if product.kind != "weight"]
-    transposed.append(products.Product("weight sum", n, k))
+    transposed.append(products.Product("weight and bias", n, k))
     library = cublaslt.cublaslt(device)
     every = {
         one.key: cublaslt.algorithm_to_text(library.candidates(one.problem(tokens))[0]) for one in transposed
