@@ -327,6 +327,10 @@ class TrainConfig(Section):
     gradient_exchange: MayChange[Literal["fp32", "bf16"]] = "fp32"
     """Type in which ranks send each other gradients. bf16 halves the bytes: each rank rounds its gradients
     once, the sum is in fp32, and its mean is rounded again. With one rank nothing is sent."""
+    overlap_gradients: MayChange[bool | None] = None
+    """Whether ddp exchanges gradients while the backward pass computes others. That hides the time of a slow
+    network, but takes multiprocessors from the backward pass. Defaults to false if all ranks are on one
+    host, otherwise to true."""
     checkpoints: MayChange[Checkpoints] = Checkpoints()
     """Checkpoints."""
     evaluation: MayChange[Evaluation | None] = None

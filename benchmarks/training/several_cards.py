@@ -2,10 +2,11 @@
 
     torchrun --standalone --nproc-per-node 4 -m benchmarks.training.several_cards --out several_cards.jsonl
 
-rates: base with 512 sequences per card and step, one card alone and then all, with DDP and with sharded
-weights, gradients in fp32 and in bf16. losses: a small BERT on real text, with gradients sent in fp32 and in
-bf16. large, billions: rate and memory of BERT-large and of a model of 2.5 billion parameters, with DDP and
-with sharded weights.
+rates: base with 512 sequences per card and step, each card alone (all at the same time) and then together,
+with DDP and with sharded weights, gradients in fp32 and in bf16. overlap: the same with DDP, gradients
+exchanged beside the backward pass and after it. losses: a small BERT on real text, with gradients sent in
+fp32 and in bf16. large, billions: rate and memory of BERT-large and of a model of 2.5 billion parameters,
+with DDP and with sharded weights.
 One process per card makes all measurements, because imports and compilation take longer than most of them.
 """
 
@@ -17,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,11 @@ TINY = Case(
 )
 FP32, BF16 = {"gradient_exchange": "fp32"}, {"gradient_exchange": "bf16"}
 FSDP = {"data_parallel": "fsdp"}
+OVERLAP = {
+    f"{name}-{when}": {**fields, "overlap_gradients": when == "beside"}
+    for name, fields in (("fp32", FP32), ("bf16", BF16))
+    for when in ("beside", "after")
+}
 WAYS = {"ddp-fp32": FP32, "ddp-bf16": BF16, "fsdp-fp32": {**FSDP, **FP32}, "fsdp-bf16": {**FSDP, **BF16}}
 
 
@@ -209,7 +215,7 @@ class Bench:
         self.began = time.monotonic()
 
     def measure(self, name: str, function: Any, *parameters: Any, alone: bool = False) -> None:
-        """Writes the line of one measurement, by rank 0 ``alone`` or by all ranks."""
+        """Writes the line of one measurement, by all ranks together or by each one ``alone``."""
         ranks, began = self.ranks, time.monotonic()
         spent = ranks.broadcast_from_rank0(began - self.began)
         if spent > self.arguments.seconds:
@@ -217,16 +223,11 @@ class Bench:
                 print(f"{name}: left out after {spent:.0f} s", flush=True)
             return
         with tempfile.TemporaryDirectory() as folder:
-            storage = ranks.broadcast_from_rank0(folder)
-            found: dict[str, Any] = {}
-            if not alone or ranks.rank == 0:
-                chosen = single_rank(ranks.device) if alone else ranks
-                try:
-                    found = function(*parameters, chosen, storage, Path(self.arguments.corpora))
-                except torch.OutOfMemoryError as error:
-                    if not alone and ranks.world_size > 1:
-                        raise  # the other ranks wait in a collective call
-                    found = {"error": str(error)[:200]}
+            storage = folder if alone else ranks.broadcast_from_rank0(folder)
+            chosen = single_rank(ranks.device) if alone else ranks
+            found = function(*parameters, chosen, storage, Path(self.arguments.corpora))
+            if alone:
+                found["each"] = ranks.gather(found.get("rows_per_second_and_card"))
             ranks.barrier()
         if ranks.rank == 0:
             cuda = ranks.device.type == "cuda"
@@ -245,9 +246,18 @@ class Bench:
     def rates(self) -> None:
         """512 sequences a card, and BERT-large."""
         base = TINY if self.arguments.tiny else BASE
-        self.measure("base one card", rate, base, FP32, alone=True)
+        self.measure("base each card alone", rate, base, FP32, alone=True)
         for way, fields in WAYS.items():
             self.measure(f"base {way}", rate, base, fields)
+
+    def overlap(self) -> None:
+        """512 sequences a card, twice and longer than others, because a card gets slower as it gets warmer."""
+        base = TINY if self.arguments.tiny else replace(BASE, steps=100)
+        for _ in range(2):
+            self.measure("base each card alone", rate, base, FP32, alone=True)
+            for way, fields in OVERLAP.items():
+                self.measure(f"base {way}", rate, base, fields)
+        self.measure("base each card alone", rate, base, FP32, alone=True)
 
     def losses(self) -> None:
         """fp32 against bf16, two seeds each."""
@@ -275,7 +285,7 @@ class Bench:
 
 def main() -> int:
     """Runs the chosen groups of measurements."""
-    groups = ("rates", "losses", "large", "billions")
+    groups = ("rates", "overlap", "losses", "large", "billions")
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,15 @@
-"""How ranks add up their gradients, bucket by bucket, while the backward pass still computes others.
+"""How ranks add up their gradients: bucket by bucket beside the backward pass, or all at once after it.
 
-fp32: the all-reduce of DistributedDataParallel. bf16: half of the bytes. Each rank rounds its gradients to
-bf16 once and sends every other rank a share of them. The owner of a share adds it up in fp32, in the order of
-ranks, and sends the rounded mean to all. Unlike an all-reduce in bf16, this sums with the precision of fp32,
-and all ranks get the same bits.
+Beside it, the exchange hides the time of a slow network. Within a host it takes longer than it hides, because
+NCCL occupies multiprocessors that the products of the backward pass need.
+
+fp32: an all-reduce. bf16: half of the bytes. Each rank rounds its gradients to bf16 once and sends every
+other rank a share of them. The owner of a share adds it up in fp32, in the order of ranks, and sends the
+rounded result to all. Unlike an all-reduce in bf16, this sums with the precision of fp32, and all ranks get
+the same bits.
 """
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
@@ -15,6 +19,44 @@ from torch._C._distributed_c10d import GradBucket
 from torch.nn.parallel import DistributedDataParallel
 
 Exchange = Literal["fp32", "bf16"]
+_ALIGNMENT = 32
+"""Values to which the parts of a buffer are aligned. Optimizers read unaligned gradients one by one."""
+
+
+class GradientSum:
+    """The sums of gradients over all ranks, for a call after the backward pass.
+
+    Takes the memory of the gradients a second time, in their type or twice in bf16, for the whole run.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], exchange: Exchange) -> None:
+        self._parameters, ranks = parameters, dist.get_world_size()
+        sizes = [-(-parameter.numel() // _ALIGNMENT) * _ALIGNMENT for parameter in parameters]
+        narrow = exchange == "bf16"
+        self._buffer = torch.zeros(
+            (ranks, -(-sum(sizes) // ranks)),
+            dtype=torch.bfloat16 if narrow else torch.float32,
+            device=parameters[0].device,
+        )
+        self._incoming = torch.empty_like(self._buffer) if narrow else None
+        parts = self._buffer.view(-1)[: sum(sizes)].split(sizes)
+        self._parts = [
+            part[: parameter.numel()].view_as(parameter)
+            for part, parameter in zip(parts, parameters, strict=True)
+        ]
+
+    def replace(self) -> None:
+        """Replaces the gradient of every parameter by its sum over all ranks."""
+        gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        # Raises if a parameter has no gradient, as DistributedDataParallel does.
+        torch._foreach_copy_(self._parts, gradients)
+        if self._incoming is not None:
+            _sum_narrow(self._buffer, self._incoming)
+            torch._foreach_copy_(gradients, self._parts)
+            return
+        dist.all_reduce(self._buffer)
+        for parameter, part in zip(self._parameters, self._parts, strict=True):
+            parameter.grad = part
 
 
 def data_parallel(module: nn.Module, exchange: Exchange) -> DistributedDataParallel:
@@ -71,10 +113,15 @@ def _exchange(values: Tensor, outgoing: Tensor, incoming: Tensor) -> Tensor:
     """``values``, replaced by the mean over all ranks."""
     count, ranks = values.numel(), outgoing.shape[0]
     outgoing.view(-1)[:count].copy_(values)
-    dist.all_to_all_single(incoming, outgoing)
-    mean = (incoming.sum(0, dtype=torch.float32) / ranks).to(torch.bfloat16)
-    dist.all_gather_into_tensor(outgoing.view(-1), mean)
+    _sum_narrow(outgoing, incoming, ranks)
     return values.copy_(outgoing.view(-1)[:count])
+
+
+def _sum_narrow(values: Tensor, incoming: Tensor, divisor: int = 1) -> None:
+    """Replaces ``values``, bf16 [ranks, share], by their sums over all ranks, divided by ``divisor``."""
+    dist.all_to_all_single(incoming, values)
+    share = (incoming.sum(0, dtype=torch.float32) / divisor).to(torch.bfloat16)
+    dist.all_gather_into_tensor(values.view(-1), share)
 
 
 def sum_of_ranks(values: Tensor, group: dist.ProcessGroup) -> Tensor:

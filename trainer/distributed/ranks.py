@@ -1,6 +1,7 @@
 """The processes that train together, and the small messages they exchange in addition to gradients."""
 
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -66,6 +67,10 @@ class Ranks:
         if self.host is not None:
             dist.all_gather_object(values, value, group=self.host)
         return values
+
+    def on_one_host(self) -> bool:
+        """Whether all ranks run on the same host."""
+        return len(set(self.gather(socket.gethostname()))) == 1
 
     def fail_together(self, error: BaseException | None) -> None:
         """Raises on every rank when one of them has an error: its own error, or one that names the rank.

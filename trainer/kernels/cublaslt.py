@@ -22,8 +22,8 @@ _CANDIDATES = 8
 _FP32, _BF16, _COMPUTE_FP32 = 0, 14, 68
 _TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _BIAS, _AUX, _AUX_LD = 3, 4, 7, 8, 11, 12
 _MAX_WORKSPACE = 1
-# Epilogues. DGELU multiplies by the derivative of GELU. BGRADB also writes the sum of each column of op(B).
-NOTHING, ADD_BIAS, GELU_AUX_BIAS, DGELU, BGRADB = 1, 4, 164, 192, 512
+# Epilogues. DGELU multiplies by the derivative of GELU.
+NOTHING, ADD_BIAS, GELU_AUX_BIAS, DGELU = 1, 4, 164, 192
 
 Algorithm = ctypes.Array[ctypes.c_uint64]
 _ALGORITHM = ctypes.c_uint64 * 8
@@ -61,7 +61,6 @@ class Operands(NamedTuple):
     b: Tensor
     out: Tensor
     bias: Tensor | None = None
-    """The bias to add or, for BGRADB, where to write the sums, in the type of D."""
     aux: Tensor | None = None
     """The argument of GELU: where to write it, or for its derivative, where to read it."""
 
@@ -186,10 +185,9 @@ class CublasLt:
         plan = self._plans.get(problem)
         if plan is None:
             plan = self._plans[problem] = _new_plan(problem)
-            # The heuristic refuses these plans without a pointer. `run` sets the real one.
-            pointer = {DGELU: _AUX, BGRADB: _BIAS}.get(problem.epilogue)
-            if pointer is not None:
-                _set(plan.operation, pointer, ctypes.c_void_p(self._workspace.data_ptr()))
+            if problem.epilogue == DGELU:
+                # The heuristic refuses this plan without a pointer. `run` sets the real one.
+                _set(plan.operation, _AUX, ctypes.c_void_p(self._workspace.data_ptr()))
         return plan
 
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from schemas.errors import BertmillError
 from trainer.kernels.cublaslt import (
     ADD_BIAS,
-    BGRADB,
     DGELU,
     GELU_AUX_BIAS,
     NOTHING,
@@ -34,7 +33,7 @@ from trainer.kernels.cublaslt import (
 
 _ROUNDS, _REPEATS = 3, 4
 
-Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight", "weight and bias"]
+Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight"]
 
 
 class Product(NamedTuple):
@@ -59,9 +58,8 @@ class Product(NamedTuple):
             return Problem(n, tokens, k, not self.transposed, False, ADD_BIAS if self.bias else NOTHING)
         if self.kind == "gelu":
             return Problem(n, tokens, k, not self.transposed, False, GELU_AUX_BIAS)
-        if self.kind in ("weight", "weight and bias"):
-            epilogue = BGRADB if self.kind == "weight and bias" else NOTHING
-            return Problem(k, n, tokens, False, True, epilogue, out_fp32=True)
+        if self.kind == "weight":
+            return Problem(k, n, tokens, False, True, out_fp32=True)
         epilogue = DGELU if self.kind == "input gelu" else NOTHING
         return Problem(k, tokens, n, self.transposed, False, epilogue, accumulate=self.kind == "input add")
 
@@ -193,40 +191,20 @@ def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     return out
 
 
-def weight_and_bias_gradient(dy: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Dy' x, and the sums of dy over tokens, in fp32: bf16 [T, n], [T, k] -> [n, k], [n]."""
-    n, k = dy.shape[1], x.shape[1]
-    out = torch.empty(n, k, dtype=torch.float32, device=dy.device)
-    sums = torch.empty(n, dtype=torch.float32, device=dy.device)
-    if _run(Product("weight and bias", n, k), dy.shape[0], Operands(x, dy, out, sums)):
-        return out, sums
-    return weight_gradient(dy, x), dy.sum(0, dtype=torch.float32)
-
-
 def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.device) -> dict[str, str]:
     """Key -> algorithm: the fastest of the library's candidates for each product at ``tokens`` rows.
 
-    A "weight and bias" has none where the product and the sum take less time one after the other. Takes
-    about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
+    Takes about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
     """
     chosen = {}
     for product in products:
-        layouts = (False,) if product.kind in ("weight", "weight and bias") else (False, True)
+        layouts = (False,) if product.kind == "weight" else (False, True)
         found = [_fastest(product._replace(transposed=transposed), tokens, device) for transposed in layouts]
         timed = [one for one in found if one is not None]
         if timed:
-            milliseconds, key, algorithm = min(timed, key=lambda one: one[0])
-            if product.kind != "weight and bias" or milliseconds < _separately(product, tokens, device):
-                chosen[key] = algorithm_to_text(algorithm)
+            _, key, algorithm = min(timed, key=lambda one: one[0])
+            chosen[key] = algorithm_to_text(algorithm)
     return chosen
-
-
-def _separately(product: Product, tokens: int, device: torch.device) -> float:
-    """Milliseconds of a "weight and bias" as a product and a sum."""
-    alone = _fastest(product._replace(kind="weight"), tokens, device)
-    dy = _random_operands(product, tokens, device).b
-    sums = [_milliseconds(lambda: dy.sum(0, dtype=torch.float32)) for _ in range(_ROUNDS)]
-    return statistics.median(sums) + (alone[0] if alone else float("inf"))
 
 
 def _fastest(product: Product, tokens: int, device: torch.device) -> tuple[float, str, Algorithm] | None:
@@ -247,9 +225,8 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
 
     generator = torch.Generator(device).manual_seed(0)  # do not change the random numbers of the run
     n, k = product.n, product.k
-    if product.kind in ("weight", "weight and bias"):
-        sums = torch.empty(n, device=device) if product.kind == "weight and bias" else None
-        return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device), sums)
+    if product.kind == "weight":
+        return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
     weight = random(k, n) if product.transposed else random(n, k)
     if product.kind in ("input", "input add", "input gelu"):
         aux = random(tokens, k) if product.kind == "input gelu" else None
@@ -299,6 +276,4 @@ def products_of_layer(
             Product(backward, n, k),
             Product("weight", n, k),
         ]
-        if name == "up" and bias and tanh:
-            found.append(Product("weight and bias", n, k))
     return found

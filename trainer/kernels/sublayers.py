@@ -29,7 +29,6 @@ from trainer.kernels.products import (
     input_gradient,
     linear,
     linear_gelu,
-    weight_and_bias_gradient,
     weight_gradient,
 )
 
@@ -149,12 +148,13 @@ def feed_forward_backward(
     """The gradients of feed_forward for ``dy``. ``residual`` is that of attend_backward."""
     d_down = weight_gradient(dy, fed.inner)
     d_before, d_bias = _activation_backward(dy, fed, down, activation)
-    if up.bias is not None and d_bias is None:
-        d_up, d_bias = weight_and_bias_gradient(d_before, x)
-    else:
-        d_up = weight_gradient(d_before, x)
+    if up.bias is None:
+        d_bias = None
+    elif d_bias is None:
+        d_bias = d_before.sum(0, dtype=torch.float32)
+    d_up = weight_gradient(d_before, x)
     dx = _input_gradient(d_before, up.weight, residual)
-    return SublayerGradients(dx, d_up, d_bias if up.bias is not None else None, d_down)
+    return SublayerGradients(dx, d_up, d_bias, d_down)
 
 
 def _activation_backward(

@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from schemas.randomness import key_from_text
 from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
-from trainer.distributed.gradients import data_parallel
+from trainer.distributed.gradients import GradientSum, data_parallel
 from trainer.distributed.ranks import Ranks
 from trainer.distributed.sharding import total_norm
 from trainer.model.microbatch import MicroBatch
@@ -50,11 +50,18 @@ class Update:
         self._config, self._ranks, self._network = config, ranks, network
         self._guard, self._learning_rates = guard, learning_rates
         self.module: nn.Module = network.loss
-        # DistributedDataParallel takes the mean over ranks, sharded weights the sum. The loss is a sum.
+        # DistributedDataParallel takes the mean over ranks, everything else the sum. The loss is a sum.
         self._ranks_in_mean = 1
+        self._sum: GradientSum | None = None
         if ranks.world_size > 1 and not network.sharded:
-            self.module = data_parallel(network.loss, config.gradient_exchange)
-            self._ranks_in_mean = ranks.world_size
+            overlap = config.overlap_gradients
+            if overlap is None:
+                overlap = not ranks.on_one_host()
+            if overlap:
+                self.module = data_parallel(network.loss, config.gradient_exchange)
+                self._ranks_in_mean = ranks.world_size
+            else:
+                self._sum = GradientSum(network.parameters, config.gradient_exchange)
 
     def fits(self, batch: MicroBatch, targets: Tensor) -> bool:
         """Whether ``batch`` fits into memory, forward and backward, with everything else that a step needs.
@@ -67,7 +74,7 @@ class Update:
         try:
             # What the first step will allocate.
             missing = 0 if network.optimizer.state else 2 * sum(p.nbytes for p in network.parameters)
-            if self._ranks.world_size > 1 and self._config.gradient_exchange == "bf16":
+            if isinstance(wrapped, DistributedDataParallel) and self._config.gradient_exchange == "bf16":
                 missing += sum(p.nbytes for p in network.parameters)
             reserved = torch.empty(missing, dtype=torch.uint8, device=device)
             local = wrapped.no_sync() if isinstance(wrapped, DistributedDataParallel) else nullcontext()
@@ -136,6 +143,8 @@ class Update:
             wrapped = self.module if isinstance(self.module, DistributedDataParallel) else None
             with wrapped.no_sync() if wrapped is not None and number < last else nullcontext():
                 statistics += self._backward(micro_batch, targets)
+        if self._sum is not None:
+            self._sum.replace()
         return statistics
 
     def _backward(self, micro_batch: MicroBatch, targets: Tensor) -> Tensor:

@@ -33,6 +33,8 @@ ALBERT = {**MODEL, "style": "albert", "embedding_size": 64, "pair_objective": "n
 FSDP = {"data_parallel": "fsdp"}
 RUNS: dict[str, dict[str, Any]] = {
     "ddp": {},
+    "ddp-beside": {"overlap_gradients": True},
+    "ddp-bf16": {"gradient_exchange": "bf16"},
     "fsdp": FSDP,
     "fsdp-again": FSDP,
     "fsdp-recomputed": {**FSDP, "recompute_layers": 1},
@@ -107,12 +109,13 @@ def weights(folder: Path, name: str) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("one", "other"),
     [
+        ("ddp-beside", "ddp"), ("ddp-bf16", "ddp"),
         ("fsdp", "ddp"), ("fsdp-bf16", "ddp"), ("fsdp-plain", "ddp"),
         ("pre-norm-fsdp", "pre-norm-ddp"), ("albert-fsdp", "albert-ddp"),
     ],
 )  # fmt: skip
 def test_losses_are_those_of_ddp(found: dict[str, Any], one: str, other: str) -> None:
-    tolerance = 0.02 if one in ("fsdp-bf16", "fsdp-plain") else 5e-3
+    tolerance = 0.02 if one in ("ddp-bf16", "fsdp-bf16", "fsdp-plain") else 5e-3
     assert len(found[one]["losses"]) == 8
     assert found[one]["losses"] == pytest.approx(found[other]["losses"], rel=tolerance)
     assert found[one]["kernels"] == ["varlen" if one == "fsdp-plain" else "fused"]

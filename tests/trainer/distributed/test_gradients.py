@@ -1,4 +1,4 @@
-"""Two real ranks add up gradients, in fp32 and in bf16."""
+"""Two real ranks add up gradients, in fp32 and in bf16, beside the backward pass and after it."""
 
 from pathlib import Path
 from typing import Any
@@ -9,18 +9,26 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.trainer.runs import run_ranks
-from trainer.distributed.gradients import Exchange, data_parallel
+from trainer.distributed.gradients import Exchange, GradientSum, data_parallel
 
 RANKS = 2
+EXCHANGES: tuple[Exchange, ...] = ("fp32", "bf16")
+WAYS = [(exchange, overlap) for exchange in EXCHANGES for overlap in (True, False)]
 
 
-def gradients_of(module: nn.Module, exchange: Exchange, rank: int) -> list[Tensor]:
-    """The gradients after a backward pass on this rank's own input."""
-    wrapped = data_parallel(module, exchange)
+def mean_gradients(module: nn.Module, exchange: Exchange, overlap: bool, rank: int) -> list[Tensor]:
+    """The means over ranks after each of two equal backward passes on this rank's own input."""
     rows = torch.randn(7, 33, generator=torch.Generator().manual_seed(rank))
-    wrapped(rows).square().sum().backward()
-    found = [p.grad.clone() for p in module.parameters() if p.grad is not None]
-    module.zero_grad(set_to_none=True)
+    wrapped = data_parallel(module, exchange) if overlap else module
+    after = None if overlap else GradientSum(list(module.parameters()), exchange)
+    found = []
+    for _ in range(2):
+        wrapped(rows).square().sum().backward()
+        if after is not None:
+            after.replace()
+        scale = 1 if overlap else RANKS
+        found.append(torch.cat([p.grad.flatten() / scale for p in module.parameters() if p.grad is not None]))
+        module.zero_grad(set_to_none=True)
     return found
 
 
@@ -35,9 +43,8 @@ def one_rank(rank: int, folder: str) -> None:
         alone.append(torch.cat([g.flatten() for g in torch.autograd.grad(
             module(rows).square().sum(), list(module.parameters()))]))  # fmt: skip
     found: dict[str, Any] = {"alone": torch.stack(alone)}
-    for exchange in ("fp32", "bf16"):
-        found[exchange] = [torch.cat([g.flatten() for g in gradients_of(module, exchange, rank)])
-                           for _ in range(2)]  # fmt: skip
+    for exchange, overlap in WAYS:
+        found[f"{exchange} {overlap}"] = mean_gradients(module, exchange, overlap, rank)
     torch.save(found, f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
@@ -50,17 +57,20 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("exchange", ["fp32", "bf16"])
-def test_all_ranks_get_the_same_bits_every_time(found: list[dict[str, Any]], exchange: str) -> None:
-    first, *others = [gradients for one in found for gradients in one[exchange]]
+@pytest.mark.parametrize(("exchange", "overlap"), WAYS)
+def test_all_ranks_get_the_same_bits_every_time(
+    found: list[dict[str, Any]], exchange: Exchange, overlap: bool
+) -> None:
+    first, *others = [gradients for one in found for gradients in one[f"{exchange} {overlap}"]]
     assert all(first.equal(other) for other in others)
 
 
+@pytest.mark.parametrize("overlap", [True, False])
 def test_gradients_in_bf16_are_rounded_once_before_and_once_after_the_sum(
-    found: list[dict[str, Any]],
+    found: list[dict[str, Any]], overlap: bool
 ) -> None:
     alone = found[0]["alone"]
-    torch.testing.assert_close(found[0]["fp32"][0], alone.mean(0), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found[0][f"fp32 {overlap}"][0], alone.mean(0), rtol=1e-5, atol=1e-5)
     rounded = alone.bfloat16().float().mean(0).bfloat16().float()
-    assert found[0]["bf16"][0].equal(rounded)
+    assert found[0][f"bf16 {overlap}"][0].equal(rounded)
     assert not rounded.equal(alone.mean(0))
