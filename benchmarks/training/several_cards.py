@@ -251,7 +251,7 @@ class Bench:
             self.measure(f"base {way}", rate, base, fields)
 
     def overlap(self) -> None:
-        """512 sequences a card, twice and longer than others, because a card gets slower as it gets warmer."""
+        """512 sequences a card, twice and longer than others: a card gets slower as it gets warmer."""
         base = TINY if self.arguments.tiny else replace(BASE, steps=100)
         for _ in range(2):
             self.measure("base each card alone", rate, base, FP32, alone=True)

@@ -52,7 +52,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     (folder / "rules.yaml").write_text("{}\n")
     handler = functools.partial(_Handler, directory=str(folder))
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
-        thread = threading.Thread(target=running.serve_forever, args=(0.05,))
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
         thread.start()
         yield f"127.0.0.1:{running.server_address[1]}"
         running.shutdown()

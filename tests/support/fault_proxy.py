@@ -45,7 +45,7 @@ class FaultProxy:
         self._server.daemon_threads = True
         self.port = self._server.server_address[1]
         self.endpoint = f"http://127.0.0.1:{self.port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
 
     def decide(self, method: str, path: str) -> str:
         """The action for the next request."""

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from schemas.randomness import draws, key_from_text, permutation
+from schemas.randomness import key_from_text, permutation
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.seeding import seed_generators
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.heads.inference import head_outputs
 from trainer.finetuning.heads.model import TaskModel, freeze, reinitialize, with_dropout
@@ -43,10 +44,6 @@ def steps_per_epoch(config: FinetuneConfig, train: EncodedSet) -> int:
     return -(-len(train.inputs) // config.batch_size)
 
 
-def _torch_seed(*key: int) -> int:
-    return int(draws(*key)) >> 1
-
-
 class SeedTraining:
     """The training of one seed on all ``ranks``."""
 
@@ -61,7 +58,7 @@ class SeedTraining:
     ) -> None:
         self.config, self.task, self.sets, self.seed, self.ranks = config, task, sets, seed, ranks
         self.dtype = torch.bfloat16 if config.precision == "bf16" else torch.float32
-        torch.manual_seed(_torch_seed(seed, _HEAD))
+        seed_generators(ranks.device, seed, _HEAD)
         base = with_dropout(pretrained, config.dropout)
         reinitialize(base, config.reinitialize_layers)
         freeze(base, embeddings=config.freeze_embeddings, layers=config.freeze_layers)
@@ -168,7 +165,7 @@ class SeedTraining:
     def _update(self, batch: Sequence[Encoded], lr: float) -> Tensor:
         """Does a step on the global ``batch``, of which each rank computes a part. Returns the mean loss."""
         ranks = self.ranks
-        torch.manual_seed(_torch_seed(self.seed, _DROPOUT, self.steps_done, ranks.rank))
+        seed_generators(ranks.device, self.seed, _DROPOUT, self.steps_done, ranks.rank)
         set_learning_rate(self.optimizer, lr)
         self.optimizer.zero_grad()
         mine = batch[ranks.rank :: ranks.world_size]

@@ -13,12 +13,13 @@ from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.distributed.gradients import GradientSum, data_parallel
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.seeding import seed_generators
 from trainer.distributed.sharding import total_norm
 from trainer.model.microbatch import MicroBatch
 from trainer.model.objectives import STATISTICS, LossSums
 from trainer.optim.optimizers import set_learning_rate, skip_step
 from trainer.optim.spike_guard import SpikeGuard
-from trainer.startup.setup import LearningRates, Network, torch_seed
+from trainer.startup.setup import LearningRates, Network
 
 _DROPOUT = key_from_text("trainer.loop", "dropout")
 
@@ -111,7 +112,7 @@ class Update:
         self._use_rotary_base(batches.plan.rotary_base)
         statistics = None
         while statistics is None:
-            torch.manual_seed(torch_seed(config.seed, _DROPOUT, step, self._ranks.rank))
+            seed_generators(self._ranks.device, config.seed, _DROPOUT, step, self._ranks.rank)
             try:
                 statistics = self.gradients(batches, targets)
             except torch.OutOfMemoryError as error:

@@ -10,7 +10,7 @@ from torch import nn
 
 from schemas.errors import BertmillError, ConfigError
 from schemas.plugins import load_plugin
-from schemas.randomness import draws, key_from_text
+from schemas.randomness import key_from_text
 from trainer.checkpoint.manifest import RunState
 from trainer.config import TrainConfig
 from trainer.data.batches import BatchReader, FixedShape, Stream
@@ -22,6 +22,7 @@ from trainer.data.rows import ShardRows
 from trainer.data.shared_lengths import SharedLengths
 from trainer.data.step_plan import TrainingPlan
 from trainer.distributed.ranks import Ranks
+from trainer.distributed.seeding import seed_generators
 from trainer.distributed.sharding import shard
 from trainer.evaluation.held_out import HeldOut
 from trainer.export.initial_weights import load_teacher, start_from
@@ -200,7 +201,7 @@ def open_held_out(config: TrainConfig, corpus: Corpus, ranks: Ranks) -> dict[int
 
 def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Kernel) -> Network:
     """The network with its initial weights, which depend on the seed only. Raises ConfigError."""
-    torch.manual_seed(torch_seed(config.seed, _INIT))
+    seed_generators(ranks.device, config.seed, _INIT)
     shape = model_config(config, corpus)
     model = BertPretraining(shape)
     objective = load_objective(config, shape)
@@ -384,8 +385,3 @@ def _schedule_of(config: TrainConfig, total: int, warmup: float | None) -> LRSch
         power=settings.power,
         end=settings.end,
     )
-
-
-def torch_seed(seed: int, *keys: int) -> int:
-    """A seed for torch, in [0, 2^63), derived from ``seed`` and ``keys``."""
-    return int(draws(seed, *keys)) >> 1

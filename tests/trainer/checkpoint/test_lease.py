@@ -21,6 +21,7 @@ from cluster.jobs.lease import (
 )
 from cluster.jobs.processes import is_dead, process_of_this_host
 from tests.support.ray_cluster import ROOT
+from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import wait_until
 from tests.trainer.states import TinyTraining
 from trainer.checkpoint.reading import open_checkpoint
@@ -41,6 +42,14 @@ def silence(owner: RunLease) -> None:
         owner._heartbeat.join()
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    """The clock of those who watch an owner, for tests without a live one."""
+    clock = VirtualTime()
+    monkeypatch.setattr(lease, "time", clock)
+    return clock
+
+
 def test_a_live_owner_is_named_and_nothing_is_claimed(run: str) -> None:
     owner = acquire_lease(run, Claimant(seconds=3))
     with pytest.raises(LeaseHeldError, match=r"attempt 1 \(host .*, process \d+\) is training this run"):
@@ -53,13 +62,12 @@ def test_a_live_owner_is_named_and_nothing_is_claimed(run: str) -> None:
     after.release()
 
 
-def test_a_silent_owner_elsewhere_is_replaced_after_the_time_set(local_run: str) -> None:
-    owner = acquire_lease(local_run, Claimant(seconds=1))
+def test_a_silent_owner_elsewhere_is_replaced_after_the_time_set(local_run: str, clock: VirtualTime) -> None:
+    owner = acquire_lease(local_run, Claimant(seconds=60))
     elsewhere(local_run, 1)
     silence(owner)
-    before = time.monotonic()
-    after = acquire_lease(local_run, Claimant(seconds=1))
-    assert time.monotonic() - before >= 1
+    after = acquire_lease(local_run, Claimant(seconds=60))
+    assert 60 <= clock.now < 120
     assert after.number == 2
     with pytest.raises(FencedError, match="attempt 1 has been replaced by attempt 2"):
         owner.check()
@@ -67,24 +75,33 @@ def test_a_silent_owner_elsewhere_is_replaced_after_the_time_set(local_run: str)
 
 
 @pytest.mark.parametrize("skew", [-1e9, 1e9])
-def test_clocks_of_other_hosts_do_not_matter(local_run: str, skew: float) -> None:
+def test_the_clock_of_a_live_owner_elsewhere_does_not_matter(local_run: str, skew: float) -> None:
     owner = acquire_lease(local_run, Claimant(seconds=3))
     elsewhere(local_run, 1, time=time.time() + skew)
     with pytest.raises(LeaseHeldError):
         await_free(local_run, Claimant(seconds=1))
-    silence(owner)
-    elsewhere(local_run, 1, time=time.time() + skew, seconds=1)
-    assert await_free(local_run, Claimant(seconds=1)) == 1
+    owner.release()
 
 
-def test_an_owner_between_its_claim_and_its_first_heartbeat_is_waited_for(local_run: str) -> None:
+@pytest.mark.parametrize("skew", [-1e9, 1e9])
+def test_the_clock_of_a_silent_owner_elsewhere_does_not_matter(
+    local_run: str, clock: VirtualTime, skew: float
+) -> None:
+    silence(acquire_lease(local_run, Claimant(seconds=60)))
+    elsewhere(local_run, 1, time=time.time() + skew)
+    assert await_free(local_run, Claimant(seconds=60)) == 1
+    assert 60 <= clock.now < 120
+
+
+def test_an_owner_between_its_claim_and_its_first_heartbeat_is_waited_for(
+    local_run: str, clock: VirtualTime
+) -> None:
     """Its host may have died at this point, or be about to write the first heartbeat."""
-    silence(acquire_lease(local_run, Claimant(seconds=1)))
+    silence(acquire_lease(local_run, Claimant(seconds=60)))
     elsewhere(local_run, 1)
     storage.delete(storage.join(local_run, "attempts", "000001.beat"))
-    before = time.monotonic()
-    assert await_free(local_run, Claimant(seconds=1)) == 1
-    assert time.monotonic() - before >= 1
+    assert await_free(local_run, Claimant(seconds=60)) == 1
+    assert 60 <= clock.now < 120
 
 
 def test_a_dead_process_of_this_host_is_replaced_immediately(run: str) -> None:
@@ -101,13 +118,14 @@ def test_a_dead_process_of_this_host_is_replaced_immediately(run: str) -> None:
 
 
 def test_an_owner_that_dies_while_it_is_watched_is_noticed_before_the_time_set(
-    local_run: str, monkeypatch: pytest.MonkeyPatch
+    local_run: str, clock: VirtualTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same happens after the kill of a driver, whose workers take a moment to end."""
     owner = acquire_lease(local_run, Claimant(seconds=60))
     answers = iter([False, True])
     monkeypatch.setattr(lease, "is_dead", lambda details: next(answers))
     assert await_free(local_run, Claimant(seconds=60)) == 1
+    assert clock.now < 60
     owner.release()
 
 
