@@ -292,7 +292,8 @@ def _phase(
     if config.data_parallel == "fsdp":
         # In every micro-batch weights are gathered twice and gradients summed: three halves of an all-reduce.
         reduction *= 1.5 * math.ceil(phase.global_batch * length / gpus / phase.micro_batch_tokens)
-    step = compute + max(0.0, reduction - training.hidden_communication * compute)
+    hidden = training.hidden_communication * compute if _overlaps(config, cluster) else 0.0
+    step = compute + max(0.0, reduction - hidden)
     return PhaseForecast(
         max_seq_length=length,
         rows=phase.steps * phase.global_batch,
@@ -302,6 +303,15 @@ def _phase(
         seconds=step * phase.steps,
         source=source,
     )
+
+
+def _overlaps(config: TrainConfig, cluster: GpuCluster) -> bool:
+    """Whether GPUs exchange gradients beside the backward pass: by default unless all are in one node."""
+    if config.data_parallel == "fsdp":
+        return True
+    if config.overlap_gradients is not None:
+        return config.overlap_gradients
+    return cluster.gpus > cluster.gpus_per_node
 
 
 def one_gpu(model: ModelConfig, length: int, training: TrainingRates) -> tuple[float, TrainingRate | str]:

@@ -144,8 +144,9 @@ class TrainingRates(_Section):
     fallback_mfu: float
     """MFU of a model that has no rate."""
     hidden_communication: float
-    """Share of the step's compute time that hides the gradient all-reduce."""
+    """Share of the step's compute time that hides a gradient all-reduce beside the backward pass."""
     node_allreduce_gb_s: float
+    """Within a node. 288: 440 MB in 1.53 ms on two H200 (benchmarks/results/several_cards.md)."""
     network_allreduce_gb_s: dict[str, float]
     """By kind of network: GB/s of an all-reduce between nodes, all GPUs of a node together."""
     memory: MemoryRates

@@ -74,6 +74,19 @@ def test_more_gpus_are_faster_but_never_more_than_their_number() -> None:
     assert "small at 128" in unknown.source
 
 
+def test_two_gpus_of_a_host_are_as_fast_as_measured() -> None:
+    lines = (ROOT / "benchmarks/results/several_cards.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    alone = min(found[-1]["each"])
+    measured = [
+        each["rows_per_second_and_card"] for each in found if each["measurement"] == "base fp32-after"
+    ]
+    (phase,) = forecast_training(_train(batch=1024), 30_528, GpuCluster(2), RATES)
+    assert phase.efficiency == pytest.approx(sum(measured) / len(measured) / alone, abs=0.03)
+    (other,) = forecast_training(_train(batch=1024), 30_528, GpuCluster(2, 1), RATES)
+    assert other.step_seconds > phase.step_seconds
+
+
 @pytest.mark.parametrize(
     ("config", "gpus", "message"),
     [
