@@ -2,8 +2,8 @@
 
 torch takes the first algorithm that cuBLASLt's heuristic names. Another of its eight candidates is often
 faster. ``choose_algorithms`` times them once, for the shapes of a model on a device: for the weight as it is
-and for a transposed copy, which takes little time to make. A run keeps the choice in its folder and all ranks
-use it, so equal seeds give equal bits even after a resume.
+and for a transposed copy, together with the copy. A run keeps the choice in its folder and all ranks use it,
+so equal seeds give equal bits even after a resume.
 """
 
 import statistics
@@ -101,12 +101,17 @@ def _run(product: Product, tokens: int, operands: Operands) -> bool:
     library = cublaslt(device)
     transposed = product._replace(transposed=True)
     if transposed.key in chosen.algorithms and chosen.of(transposed, tokens, library) is not None:
-        product, operands = transposed, operands._replace(a=operands.a.t().contiguous())
+        product, operands = transposed, _transposed(operands)
     algorithm = chosen.of(product, tokens, library)
     if algorithm is None:
         return False
     library.run(product.problem(tokens), algorithm, operands)
     return True
+
+
+def _transposed(operands: Operands) -> Operands:
+    """``operands`` with a transposed copy of the weight."""
+    return operands._replace(a=operands.a.t().contiguous())
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -213,7 +218,11 @@ def _fastest(product: Product, tokens: int, device: torch.device) -> tuple[float
     operands, candidates = _random_operands(product, tokens, device), library.candidates(problem)
     if not candidates:
         return None
-    times = _times(library, problem, candidates, operands)
+
+    def compute(algorithm: Algorithm) -> None:
+        library.run(problem, algorithm, _transposed(operands) if product.transposed else operands)
+
+    times = _times(compute, candidates)
     return min(times), product.key, candidates[times.index(min(times))]
 
 
@@ -227,7 +236,7 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
     n, k = product.n, product.k
     if product.kind == "weight":
         return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
-    weight = random(k, n) if product.transposed else random(n, k)
+    weight = random(n, k)
     if product.kind in ("input", "input add", "input gelu"):
         aux = random(tokens, k) if product.kind == "input gelu" else None
         return Operands(weight, random(tokens, n), random(tokens, k), aux=aux)
@@ -235,14 +244,9 @@ def _random_operands(product: Product, tokens: int, device: torch.device) -> Ope
     return Operands(weight, random(tokens, k), random(tokens, n), random(n) if product.bias else None, aux)
 
 
-def _times(
-    library: CublasLt, problem: Problem, candidates: list[Algorithm], operands: Operands
-) -> list[float]:
+def _times(compute: Callable[[Algorithm], None], candidates: list[Algorithm]) -> list[float]:
     """Milliseconds of each candidate: medians of alternating rounds, so that the GPU is equally warm."""
-    rounds = [
-        [_milliseconds(partial(library.run, problem, one, operands)) for one in candidates]
-        for _ in range(_ROUNDS)
-    ]
+    rounds = [[_milliseconds(partial(compute, one)) for one in candidates] for _ in range(_ROUNDS)]
     return [statistics.median(column) for column in zip(*rounds, strict=True)]
 
 
