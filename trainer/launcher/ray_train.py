@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 import torch
+from ray._private.worker import get_dashboard_url
 from ray.train import (
     Checkpoint,
     CheckpointConfig,
@@ -26,6 +27,7 @@ from ray.train import (
 from ray.train.torch import TorchConfig, TorchTrainer
 from ray.train.torch.config import _TorchBackend
 from ray.train.v2._internal.callbacks import DatasetsCallback
+from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
 from ray.train.v2._internal.execution.callback import RayTrainCallback
 
 from cluster.jobs import shutdown
@@ -62,6 +64,8 @@ _GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
 # For some seconds after a node died, Ray counts its CPUs. A group that is sized for them never starts, and
 # Ray would wait for it for 60 seconds before it sizes the group again.
 _GROUP_START = ("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")
+# Ray's process that looks for nodes which will leave. A cluster of this machine alone has none.
+_NO_PREEMPTION = ("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
 
 
 class _StoppableBackend(_TorchBackend):  # type: ignore[misc]  # Ray is read without types
@@ -91,14 +95,15 @@ class WorkerTorchConfig(TorchConfig):  # type: ignore[misc]  # Ray is read witho
 
 
 class _Trainer(TorchTrainer):  # type: ignore[misc]  # Ray is read without types
-    """Ray's trainer without its process for Ray Data, which takes seconds of CPU time at each start.
+    """Ray's trainer without processes that are of no use here, and take seconds of CPU time at each start.
 
-    No rank reads a dataset of Ray Data (trainer/data/).
+    One is for Ray Data, but no rank reads a dataset of Ray Data (trainer/data/). One frees the resources of
+    a killed controller. It asks the dashboard whether the controller lives, so without one it never ends.
     """
 
     def _create_default_callbacks(self) -> list[RayTrainCallback]:
-        callbacks = super()._create_default_callbacks()
-        return [each for each in callbacks if not isinstance(each, DatasetsCallback)]
+        unused = (DatasetsCallback, *(() if get_dashboard_url() else (PlacementGroupCleanerCallback,)))
+        return [each for each in super()._create_default_callbacks() if not isinstance(each, unused)]
 
 
 def launch(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Outcome:
@@ -127,6 +132,7 @@ def fit(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Result:
             if connect():
                 advice = "lower workers.num_workers, or set RAY_ADDRESS to a larger cluster"
                 check_fits(bundle_of(config), config.workers.least, advice)
+                os.environ.setdefault(*_NO_PREEMPTION)
         # Without this, Ray's collectives would wait forever for a rank that hangs.
         os.environ[_COLLECTIVE_TIMEOUT] = str(config.workers.collective_timeout_seconds)
         if config.workers.least < config.workers.most:

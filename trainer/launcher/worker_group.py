@@ -5,6 +5,7 @@ thread. The main thread stays free for signals, and logs what is missing.
 """
 
 import logging
+import math
 import re
 import threading
 import time
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 1.5
 """Seconds in which starting workers must react to a stop request."""
+_LOOK_SECONDS = 5.0
+"""Seconds between two looks at the nodes while an elastic group starts."""
 _END_SECONDS = 30.0
 """How long Ray's call may take to end after its controller was killed."""
 _STEP_FAILED = re.compile(r"optimizer step (\d+) failed: ")
@@ -64,6 +67,20 @@ def pause(seconds: float) -> None:
         if time.monotonic() >= end:
             return
         time.sleep(min(_POLL_SECONDS, max(0.0, end - time.monotonic())))
+
+
+def look_at_nodes() -> Any:
+    """Makes the actor that sizes Ray's elastic groups read the list of nodes. Returns the request.
+
+    By itself it reads the list every 20 seconds. After a node died, Ray would wait that long for its CPUs.
+    Returns None before the first elastic group, which creates the actor.
+    """
+    name = "AutoscalingCoordinator"
+    try:
+        coordinator = ray.get_actor(name, namespace=name)
+    except ValueError:
+        return None
+    return coordinator.get_reserved_resources.remote(__name__, recompute=True)
 
 
 class ShareController(ControllerCallback):  # type: ignore[misc]  # Ray is read without types
@@ -152,8 +169,13 @@ class WorkerGroup:
         begun, stop_requested_at = time.monotonic(), None
         limit = self._config.workers.start_timeout_seconds
         next_line = begun + min(UNTIL_FIRST_LINE, limit or UNTIL_FIRST_LINE)
+        next_look = begun if self._config.workers.least < self._config.workers.most else math.inf
         while not self._ended.wait(_POLL_SECONDS):
             now = time.monotonic()
+            if now > next_look:
+                seconds = self._config.workers.resize_seconds
+                next_look = now + (seconds if self._started else min(seconds, _LOOK_SECONDS))
+                look_at_nodes()
             if stop_requested_at is None and shutdown.requested():
                 stop_requested_at = now
                 self._mailbox.request_stop.remote()

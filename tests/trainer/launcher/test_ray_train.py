@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 import yaml
 
 from tests.support.ray_cluster import ROOT, RayCluster
@@ -19,6 +20,7 @@ from tests.trainer.synthetic import write_corpus
 from trainer.checkpoint.folders import list_folders
 from trainer.checkpoint.manifest import MANIFEST
 from trainer.config import TrainConfig
+from trainer.launcher.worker_group import look_at_nodes
 from trainer.run.console import ConsoleLog
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -90,6 +92,12 @@ def test_an_elastic_run_takes_what_the_cluster_has_and_keeps_its_batches(
     alone, history = elastic
     assert {record["rank_of_file"] for record in history.events("samples")} == {0, 1}
     assert history.samples() == alone.samples()
+
+
+def test_the_nodes_can_be_read_at_any_time(elastic: tuple[History, History]) -> None:
+    """Ray has the actor and the method that trainer/launcher/worker_group.py calls."""
+    del elastic
+    assert ray.get(look_at_nodes()) == {}
 
 
 def test_relative_paths_are_those_of_the_driver(elastic: tuple[History, History]) -> None:
