@@ -22,6 +22,9 @@ def environment() -> dict[str, str]:
         # By default Ray checks every two seconds for a failure, and every five for a node that will leave.
         "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         "RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S": "1",
+        # How long a group waits for the CPUs of a node that has died, and for workers that do not answer.
+        "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "2",
+        "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "1",
         # It looks for dead nodes every three seconds.
         "RAY_health_check_period_ms": "500",
         # Otherwise the workers have a niceness of 15, and other tests beside these slow them down many times.

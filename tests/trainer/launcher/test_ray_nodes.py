@@ -24,9 +24,9 @@ from trainer.run.loop import train
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 STEPS = 100
-_ENOUGH = 30
+_ENOUGH = 10
 """Steps that each group of the elastic run makes before the next event."""
-Start = Callable[[Path], "subprocess.Popen[str]"]
+Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +38,13 @@ def nodes() -> Iterator[Nodes]:
 
 @pytest.fixture(scope="module")
 def start(nodes: Nodes) -> Iterator[Start]:
-    """Starts a training on the nodes (tests/trainer/paced_job.py), which ends with the tests."""
+    """Starts tests/trainer/paced_job.py with arguments on the nodes. What it starts ends with the tests."""
     started = []
     program = "import sys; from tests.trainer.paced_job import main; sys.exit(main())"
 
-    def job(config: Path) -> "subprocess.Popen[str]":
+    def job(*arguments: object) -> "subprocess.Popen[str]":
         process = subprocess.Popen(
-            [sys.executable, "-c", program, str(config)],
+            [sys.executable, "-c", program, *map(str, arguments)],
             cwd=ROOT,
             env={**environment(), "RAY_ADDRESS": nodes.address},
             stdout=subprocess.PIPE,
@@ -148,9 +148,9 @@ def disturbed(
     del elastic
     folder = tmp_path_factory.mktemp("disturbed")
     run = folder / "runs" / "run"
+    process = start(config_of(folder, manifest), 2)
     for _ in range(3):
         nodes.tell("add")
-    process = start(config_of(folder, manifest))
     wait_until(partial(has_checkpoint, run, "000001"), process)
     nodes.tell(f"kill {workers_of(run)[-1]}")
     wait_until(partial(has_checkpoint, run, "000002"), process)
