@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ import yaml
 
 from tests.infra import dashboard
 from tests.infra.dashboard_page import page
-from tests.infra.prometheus import REPORTS, Series, prometheus, query, query_range, rule_health, wait_for
+from tests.infra.prometheus import REPORTS, Series, prometheus, query, query_range, rule_health
 from tests.infra.tools import ROOT, find_tool
-from tests.support.ray_head import ray_head
-from tests.support.submitted_jobs import build, fail_build, submit_jobs
+from tests.support.ray_head import RayHead, ray_head
+from tests.support.submitted_jobs import build, copy_jobs, fail_build, submit_jobs
 
 RESULTS = ROOT / "benchmarks" / "results"
 # Data that is missing on a machine without GPU and with a corpus of one megabyte.
@@ -71,17 +72,23 @@ def run(folder: Path) -> SubmittedJobs:
     variables = {"PATH": path, "PYTHONPATH": "", **REPORTS}
     with ray_head(folder, 2, variables) as head:
         if find_tool("prometheus") is None:
-            home = submit_jobs(head, folder)
-            fail_build(head, folder)
-            return SubmittedJobs(home, None)
+            return SubmittedJobs(_submit_all(head, folder), None)
         with prometheus(folder, f"127.0.0.1:{head.metrics_port}") as server:
-            wait_for(server, 'up{job="ray"} == 1')
             began = time.time()
-            home = submit_jobs(head, folder)
+            home = _submit_all(head, folder)
             _until(lambda: _is_done(server, "instances"), lambda: build(head, folder))
-            fail_build(head, folder)
             _until(lambda: _fires(server, "BertmillUnitsFailed"), lambda: fail_build(head, folder))
             return SubmittedJobs(home, _evaluate(server, home, began, time.time()))
+
+
+def _submit_all(head: RayHead, folder: Path) -> Path:
+    """Runs the jobs and, at the same time, a build that fails. Returns the jobs' home folder."""
+    copy_jobs(folder)
+    with ThreadPoolExecutor(1) as pool:
+        failing = pool.submit(fail_build, head, folder)
+        home = submit_jobs(head, folder)
+        failing.result()
+    return home
 
 
 def _until(seen: Callable[[], bool], again: Callable[[], object]) -> None:

@@ -45,6 +45,8 @@ def ray_head(folder: Path, num_cpus: int = 2, variables: dict[str, str] | None =
         "RAY_DISABLE_IMPORT_WARNING": "1", "RAY_USAGE_STATS_ENABLED": "0",
         # At the end of a test there is nothing to drain.
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
+        # Ray Train checks its workers at every start and end, by default every two seconds.
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
         # As in a Ray that a job starts itself.
         **{f"RAY_{name}": str(value) for name, value in LOCAL_SETTINGS.items()},
     }  # fmt: skip

@@ -22,17 +22,22 @@ _BUILD = ("--vocabulary.size=3000", "--vocabulary.min_count=1", "--instances.buc
 _TRAIN = ("--logging.every_steps=1", "--checkpoints.every_steps=10", "--run.accept_changes=[phases]")
 
 
-def submit_jobs(head: RayHead, folder: Path) -> Path:
-    """Builds a corpus, trains on it, and resumes with a longer phase. ``folder`` is empty.
-
-    Returns the home folder of the jobs: relative paths are those below it.
-    """
-    checkout, home = copy_checkout(folder / "checkout"), folder / "home"
-    home.mkdir()
+def copy_jobs(folder: Path) -> None:
+    """Copies the checkout that is submitted into ``folder``, which is empty."""
+    checkout = copy_checkout(folder / "checkout")
+    (folder / "home").mkdir()
     dumps = checkout / "sample" / "dumps"
     dumps.mkdir(parents=True)
     for name in DUMPS:
         shutil.copy(ROOT / "sample" / "dumps" / f"{name}.xml.bz2", dumps)
+
+
+def submit_jobs(head: RayHead, folder: Path) -> Path:
+    """Builds a corpus, trains on it, and resumes with a longer phase, after ``copy_jobs``.
+
+    Returns the home folder of the jobs: relative paths are those below it.
+    """
+    checkout, home = folder / "checkout", folder / "home"
     assert "tokens_left_over" in build(head, folder)
     phases = _phases(STEPS, 0)
     trained = _ray_job(head, checkout, home, "trainer/pretrain.py", "demo-train.yaml", phases, *_TRAIN)
@@ -47,7 +52,7 @@ def submit_jobs(head: RayHead, folder: Path) -> Path:
 
 
 def build(head: RayHead, folder: Path) -> str:
-    """Submits the build of submit_jobs, in the checkout that it made. Returns the output of the job.
+    """Submits the build of submit_jobs, in the checkout of ``copy_jobs``. Returns the output of the job.
 
     A repeated build only reads what the first one committed.
     """
@@ -58,7 +63,7 @@ def build(head: RayHead, folder: Path) -> str:
 
 
 def fail_build(head: RayHead, folder: Path) -> None:
-    """Submits a build of a broken file, with the checkout that submit_jobs made in ``folder``."""
+    """Submits a build of a broken file, after ``copy_jobs``."""
     broken = folder / "broken.jsonl"
     broken.write_text('{"text": "A line."}\n{"text": "Not closed.\n')
     sources = _sources("notes", "jsonl", [str(broken)], lang="en")
