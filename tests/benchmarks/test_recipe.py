@@ -133,7 +133,7 @@ def data_folder(folder: Path) -> Path:
 
 def start(name: str, folder: Path, data: Path) -> "subprocess.Popen[str]":
     script = ["bash", str(ROOT / f"benchmarks/{name}_model.sh"), "--data", str(data), "--out", "out"]
-    command = [*script, "--cpu", "--launcher", "local", "--toy", "--minutes", "0.05", "--search-seconds", "1"]
+    command = [*script, "--cpu", "--launcher", "local", "--toy", "--minutes", "0.01", "--search-seconds", "1"]
     return subprocess.Popen(
         command,
         cwd=folder,
