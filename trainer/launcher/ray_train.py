@@ -8,7 +8,8 @@ checkpoint. trainer/launcher/ray_storage.py keeps Ray's record of the run from i
 import logging
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,8 +65,7 @@ _GROUP_SHUTDOWN = ("TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S", "10")
 # For some seconds after a node died, Ray counts its CPUs. A group that is sized for them never starts, and
 # Ray would wait for it for 60 seconds before it sizes the group again.
 _GROUP_START = ("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "10")
-# Ray's process that looks for nodes which will leave. A cluster of this machine alone has none.
-_NO_PREEMPTION = ("RAY_TRAIN_ENABLE_PREEMPTION_WATCHER", "0")
+_WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 
 
 class _StoppableBackend(_TorchBackend):  # type: ignore[misc]  # Ray is read without types
@@ -129,16 +129,33 @@ def fit(config: TrainConfig, on_record: Callable[[LogRecord], None]) -> Result:
             run = config.run
             # The workers of a second start might wait for those of the first one, or never get resources.
             free = await_free(run.uri, Claimant(take_over=run.take_over, seconds=run.lease_seconds))
-            if connect():
+            alone = connect()
+            if alone:
                 advice = "lower workers.num_workers, or set RAY_ADDRESS to a larger cluster"
                 check_fits(bundle_of(config), config.workers.least, advice)
-                os.environ.setdefault(*_NO_PREEMPTION)
         # Without this, Ray's collectives would wait forever for a rank that hangs.
         os.environ[_COLLECTIVE_TIMEOUT] = str(config.workers.collective_timeout_seconds)
         if config.workers.least < config.workers.most:
             os.environ.setdefault(*_GROUP_START)
         logging.getLogger("ray.train").setLevel(logging.WARNING)
-        return _fit_until_done(config, Mailbox.on_this_node(), free, on_record)
+        with _without_watcher() if alone else nullcontext():
+            return _fit_until_done(config, Mailbox.on_this_node(), free, on_record)
+
+
+@contextmanager
+def _without_watcher() -> Iterator[None]:
+    """Ray Train starts no process that looks for nodes that will leave, unless the user asks for it.
+
+    A cluster of this machine alone has no such node.
+    """
+    if _WATCHER in os.environ:
+        yield
+        return
+    os.environ[_WATCHER] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[_WATCHER]
 
 
 def _fit_until_done(
