@@ -35,8 +35,9 @@ demo: setup
 test: setup $(VENV)/.installed-infra
 	$(MAKE) -j 2 lint all-tests
 
+# Three processes for two cores: tests with Ray wait for starts and time limits.
 all-tests: setup $(VENV)/.installed-infra
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadgroup --no-loadscope-reorder
 
 # mypy is one process: beside the tests it takes time that they leave free.
 check: setup

@@ -29,7 +29,7 @@ def local_ray(num_cpus: int = 4, object_store_bytes: int = 400 << 20) -> Iterato
     os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
     # These waits are for processes that do not answer, and for resources that do not exist. Otherwise 10 s.
     os.environ["TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"] = "1"
-    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "2"
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "4"
     os.environ["RAY_ENABLE_UV_RUN_RUNTIME_ENV"] = "0"
     os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112 - Ray spells it so
     # A job's `python` is the one that the cluster's PATH finds first.

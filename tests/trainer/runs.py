@@ -108,6 +108,8 @@ class Group:
         launcher = "torchrun" if ranks > 1 else "local"
         arguments = ["--config", str(config), "--launcher", launcher, *overrides]
         shared = {
+            # The server has the environment of its start, and a test sets its storage later.
+            **{name: value for name, value in os.environ.items() if name.startswith("AWS_")},
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(free_ports(1)[0]),
             "WORLD_SIZE": str(ranks),

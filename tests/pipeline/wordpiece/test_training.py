@@ -179,14 +179,12 @@ def run_measured(script: str) -> subprocess.CompletedProcess[str]:
 
 
 MANY_WORDS = """
-import random, resource
+import resource
 from benchmarks.peak_memory import peak_resident_bytes
 from pipeline.wordpiece.training import train_wordpiece
 limit = 2_000_000_000
-counts = {}
-chance = random.Random(1)
-while len(counts) < 5_000_000:
-    counts[f"{chance.randrange(1 << 30):x}"] = 2 + len(counts) % 5
+# The factor is odd, so all words differ.
+counts = {f"{number * 0x9E3779B1 % (1 << 30):x}": 2 + number % 5 for number in range(5_000_000)}
 resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 print(len(train_wordpiece(counts, 30_522)), peak_resident_bytes())
 """
