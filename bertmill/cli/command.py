@@ -4,12 +4,8 @@ import argparse
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from bertmill.cli import demo_summary, doctor, plan, submit
-from bertmill.cli.corpus import explain, fetch, inspect, templates, verify
-from bertmill.cli.models import evaluate, export, fill, finetune, predict, scorecard
-from bertmill.cli.runs import checkpoints, losses, report, rewind
 from schemas.errors import BertmillError
 from schemas.versions import CODE_VERSION
 
@@ -18,10 +14,28 @@ _JOBS = {
     "build": ("pipeline.build_corpus", "build a corpus: raw dumps to shards (a Ray job)"),
     "pretrain": ("trainer.pretrain", "pretrain a model on a corpus (a Ray job)"),
 }
-_COMMANDS = (
-    fetch, plan, submit, verify, inspect, explain, templates, checkpoints, rewind, report, losses, evaluate,
-    export, fill, finetune, predict, scorecard, doctor, demo_summary,
-)  # fmt: skip
+# A command loads its own module only, because all of them together take a third of a second.
+_COMMANDS = {
+    "fetch": "bertmill.cli.corpus.fetch",
+    "plan": "bertmill.cli.plan",
+    "submit": "bertmill.cli.submit",
+    "verify": "bertmill.cli.corpus.verify",
+    "inspect": "bertmill.cli.corpus.inspect",
+    "explain": "bertmill.cli.corpus.explain",
+    "templates": "bertmill.cli.corpus.templates",
+    "checkpoints": "bertmill.cli.runs.checkpoints",
+    "rewind": "bertmill.cli.runs.rewind",
+    "report": "bertmill.cli.runs.report",
+    "losses": "bertmill.cli.runs.losses",
+    "evaluate": "bertmill.cli.models.evaluate",
+    "export": "bertmill.cli.models.export",
+    "fill": "bertmill.cli.models.fill",
+    "finetune": "bertmill.cli.models.finetune",
+    "predict": "bertmill.cli.models.predict",
+    "scorecard": "bertmill.cli.models.scorecard",
+    "doctor": "bertmill.cli.doctor",
+    "demo-summary": "bertmill.cli.demo_summary",
+}
 GROUPS = {
     "jobs": ("build", "pretrain", "plan", "submit"),
     "corpus": ("fetch", "inspect", "explain", "templates", "verify"),
@@ -48,8 +62,8 @@ class _GroupedHelp(argparse.HelpFormatter):
         return "\n".join(groups)
 
 
-def argument_parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands. It has the names of the jobs, but not their arguments."""
+def argument_parser(names: Iterable[str] = tuple(_COMMANDS)) -> argparse.ArgumentParser:
+    """The parser of these subcommands. It has the names of the jobs, but not their arguments."""
     parser = argparse.ArgumentParser(
         prog="bertmill",
         description="From raw multilingual Wikipedia dumps and BookCorpus to a trained BERT.",
@@ -60,8 +74,8 @@ def argument_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
     for name, (_, text) in _JOBS.items():
         commands.add_parser(name, help=text, add_help=False)
-    for command in _COMMANDS:
-        command.add_parser(commands)
+    for name in names:
+        importlib.import_module(_COMMANDS[name]).add_parser(commands)
     return parser
 
 
@@ -72,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments and arguments[0] in _JOBS:
             job = importlib.import_module(_JOBS[arguments[0]][0])
             return int(job.main(arguments[1:]))
-        parsed = argument_parser().parse_args(arguments)
+        named = arguments[:1] if arguments and arguments[0] in _COMMANDS else tuple(_COMMANDS)
+        parsed = argument_parser(named).parse_args(arguments)
         return int(parsed.execute(parsed))
     except BertmillError as error:
         print(f"bertmill: {error}", file=sys.stderr)
