@@ -42,7 +42,7 @@ def test_many_nodes_with_power_cuts_give_the_bytes_of_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not os.environ.get("BERTMILL_MANY_NODES"):
-        pytest.skip("takes six minutes of two cores: set BERTMILL_MANY_NODES=1 to run it, as CI does")
+        pytest.skip("takes four minutes of two cores: set BERTMILL_MANY_NODES=1 to run it, as CI does")
     lacking = hosts.missing()
     if lacking is not None:
         pytest.skip(lacking)

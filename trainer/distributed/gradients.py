@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 Exchange = Literal["fp32", "bf16"]
 _ALIGNMENT = 32
-"""Values to which the parts of a buffer are aligned. Optimizers read unaligned gradients one by one."""
+"""Parts of a buffer start at multiples of this many values: fused optimizers are slower on unaligned ones."""
 
 
 class GradientSum:
