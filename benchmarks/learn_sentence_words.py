@@ -15,12 +15,12 @@ from pathlib import Path
 from benchmarks.real_pages import real_pages
 from benchmarks.texts import texts
 from pipeline.text.languages import WIKI_CODES
-from pipeline.text.learn_sentence_words import LearnedWords, learn
-from pipeline.text.sentence_data import listed_abbreviations
+from pipeline.text.sentences.data import listed_abbreviations
+from pipeline.text.sentences.learn_words import LearnedWords, learn
 from pipeline.wikitext.plain_text import plain_text
 
 HEADER = """\
-# Words that show where sentences end, by language and kind (see pipeline/text/sentence_data.py).
+# Words that show where sentences end, by language and kind (see pipeline/text/sentences/data.py).
 # Made by benchmarks/learn_sentence_words.py from the text of Wikipedia dumps and public-domain books:
 # counts of single words, no text. Tabs separate language, kind and words.
 """

@@ -21,7 +21,7 @@ from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.sources.documents import RawDocument, Skip
 from pipeline.sources.mediawiki.dumps import plan_dump, read_dump
 from pipeline.text.normalize import normalize_text
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wikitext.plain_text import NO_TEMPLATES, TemplateTable, WikitextOptions, plain_text
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import learn_templates

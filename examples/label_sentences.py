@@ -7,7 +7,7 @@ import gzip
 import sys
 from pathlib import Path
 
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 
 BOOKS = Path(__file__).resolve().parents[1] / "sample" / "books"
 LANGUAGES = ("el", "en", "ja", "pt", "ru")

@@ -34,7 +34,7 @@ from pipeline.instances.bucket import BucketDocuments
 from pipeline.instances.make_instances import InstanceSettings, make_instances
 from pipeline.instances.shards import encode_shard
 from pipeline.text.normalize import normalize_text
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wordpiece.tokenization import WordPieceTokenizer
 from pipeline.wordpiece.training import train_wordpiece
 from pipeline.wordpiece.vocabulary import Vocabulary, load_vocabulary

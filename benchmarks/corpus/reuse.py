@@ -34,8 +34,8 @@ from pipeline.documents.funnel import Funnel
 from pipeline.documents.part import Part
 from pipeline.documents.removals import chosen_batches
 from pipeline.documents.reuse.previous_pages import PreviousPages, Reused, reused_text, total_reused
-from pipeline.documents.template_scan import scan_unit, wiki_name
-from pipeline.documents.template_tables import learn_wiki
+from pipeline.documents.templates.scan import scan_unit, wiki_name
+from pipeline.documents.templates.tables import learn_wiki
 from pipeline.engine.commit import Marker, PartWriter, StageFolder
 from pipeline.sources.mediawiki.dumps import read_wiki_pages, stored_page
 from pipeline.sources.mediawiki.page import WikiPage

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.chaos.build import descendants
-from benchmarks.corpus.large_results import Run
+from benchmarks.corpus.large.results import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 _SAMPLE_SECONDS = 0.5

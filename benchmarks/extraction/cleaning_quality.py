@@ -24,7 +24,7 @@ from typing import Any
 import mwparserfromhell
 
 from benchmarks.real_pages import RealPage, real_pages
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wikitext.plain_text import WikitextOptions, plain_text
 from schemas.tallies import add_fields
 

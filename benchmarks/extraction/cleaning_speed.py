@@ -22,7 +22,7 @@ import sentencex
 
 from benchmarks.real_pages import RealPage, pages_of_file, real_pages
 from pipeline.text.normalize import normalize_text
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wikitext.plain_text import NO_TEMPLATES, TemplateTable, WikitextOptions, plain_text
 from pipeline.wikitext.templates.rules import built_in_rules
 from pipeline.wikitext.templates.table import Entry

@@ -29,7 +29,7 @@ from pathlib import Path
 import sentencex
 
 from pipeline.text.languages import UNSPACED_LANGUAGES
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 
 Split = Callable[[str, str], list[str]]
 

@@ -26,11 +26,11 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from benchmarks.extraction.cleaning_quality import ISSUE, LEFTOVERS
-from pipeline.documents.template_scan import scan_unit
-from pipeline.documents.template_tables import learn_wiki
+from pipeline.documents.templates.scan import scan_unit
+from pipeline.documents.templates.tables import learn_wiki
 from pipeline.sources.mediawiki.dumps import plan_dump, read_dump
 from pipeline.sources.units import Unit
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wikitext.back_matter import fold_heading, may_be_back_matter
 from pipeline.wikitext.plain_text import NO_TEMPLATES, TemplateTable, WikitextOptions, plain_text
 from pipeline.wikitext.site import SiteInfo

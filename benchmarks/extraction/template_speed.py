@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from pipeline.documents.template_scan import scan_unit
+from pipeline.documents.templates.scan import scan_unit
 from pipeline.sources.mediawiki.dumps import plan_dump, read_wiki_pages
 from pipeline.sources.units import Unit
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.corpus.large_corpus import Wiki, wikis
+from benchmarks.corpus.large.corpus import Wiki, wikis
 from pipeline.engine.commit import StageFolder
 from pipeline.stages import vocabulary as stage
 from pipeline.wordpiece.training import train

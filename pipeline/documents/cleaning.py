@@ -12,7 +12,7 @@ from pipeline.documents.filters import Document, Filters
 from pipeline.documents.page_policy import document_skip_reason, is_disambiguation, list_share
 from pipeline.sources.documents import RawDocument
 from pipeline.text.normalize import normalize_paragraphs, to_nfc
-from pipeline.text.sentences import spaces_before, split_paragraphs
+from pipeline.text.sentences.split import spaces_before, split_paragraphs
 from pipeline.wikitext.plain_text import (
     NO_TEMPLATES,
     CleanText,

@@ -20,8 +20,8 @@ from cluster import storage
 from pipeline.config import BuildConfig
 from pipeline.documents.reuse.hashed_file import HashedFile
 from pipeline.documents.reuse.page_copy import PAGE_COPY, PageCopy, PageCopyWriter, is_worth_a_copy
-from pipeline.documents.template_scan import scan_unit, wiki_name
-from pipeline.documents.template_tables import learn_wiki, table_of_rows, table_rows
+from pipeline.documents.templates.scan import scan_unit, wiki_name
+from pipeline.documents.templates.tables import learn_wiki, table_of_rows, table_rows
 from pipeline.engine.commit import Marker, NoCounts, PartWriter, StageFolder, stable_hash
 from pipeline.engine.progress import Progress
 from pipeline.engine.ray_data import map_items

@@ -8,7 +8,7 @@ import re
 import unicodedata
 
 from pipeline.text.languages import UNSPACED_LANGUAGES, ZERO_WIDTH_SPACED_LANGUAGES
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wikitext.markup import ASIDE, GAP, HOLE, SOFT
 from pipeline.wikitext.wiki_words import (
     ONLY_LISTED_SUFFIXES,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.corpus import large_corpus
-from benchmarks.corpus.large_corpus import Cut, DumpFile, make, plan_files, wikis, write_file
+from benchmarks.corpus.large import corpus
+from benchmarks.corpus.large.corpus import Cut, DumpFile, make, plan_files, wikis, write_file
 
 GIGABYTES = 0.0003
 """Two variants of three small wikis."""
@@ -21,7 +21,7 @@ def written(folder: Path) -> dict[str, bytes]:
 def test_the_bytes_do_not_depend_on_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_corpus, "FILE_BYTES", 50_000)
+    monkeypatch.setattr(corpus, "FILE_BYTES", 50_000)
     one, three = (make(tmp_path / str(number), GIGABYTES, number, 3) for number in (1, 3))
     assert one == three
     assert one.files > 3

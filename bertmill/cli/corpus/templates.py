@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Prints the table. Raises CorpusError if the corpus has no table, ConfigError for an unknown wiki."""
-    from pipeline.documents.template_tables import describe
+    from pipeline.documents.templates.tables import describe
     from pipeline.stages.templates import open_tables
 
     templates = open_tables(arguments.corpus)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents.published import PartCount, document_text, plan_shards
 from pipeline.text.normalize import normalize_paragraphs
-from pipeline.text.sentences import spaces_before, split_paragraphs
+from pipeline.text.sentences.split import spaces_before, split_paragraphs
 
 COUNTS = st.lists(
     st.builds(

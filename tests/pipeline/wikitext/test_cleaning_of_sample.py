@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.real_pages import RealPage, real_pages
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 from pipeline.wikitext.plain_text import WikitextOptions, plain_text
 
 SAMPLE = Path(__file__).parents[3] / "sample"

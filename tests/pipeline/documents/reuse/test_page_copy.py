@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.documents.reuse.hashed_file import HashedFile
 from pipeline.documents.reuse.page_copy import PAGE_COPY, PageCopy, PageCopyWriter, is_worth_a_copy
-from pipeline.documents.template_scan import scan_unit
+from pipeline.documents.templates.scan import scan_unit
 from pipeline.sources.documents import Skip
 from pipeline.sources.mediawiki.dumps import StoredPage, read_stored_pages
 from pipeline.sources.units import Unit

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from pipeline.config import BuildConfig
 from pipeline.documents.reuse.previous_pages import PreviousPages, Reused, total_reused
-from pipeline.documents.template_scan import scan_unit
-from pipeline.documents.template_tables import learn_wiki
+from pipeline.documents.templates.scan import scan_unit
+from pipeline.documents.templates.tables import learn_wiki
 from pipeline.engine.commit import StageFolder
 from pipeline.sources.plan import plan_units
 from pipeline.sources.units import Unit

@@ -1,8 +1,8 @@
 """Measures a build of a corpus of any size: times, memory, bytes and kills, beside the forecast of `plan`.
 
-    python -m benchmarks.corpus.large_build FOLDER --gigabytes 20 --table benchmarks/results/large_build.md
+    python -m benchmarks.corpus.large.build FOLDER --gigabytes 20 --table benchmarks/results/large_build.md
 
-The dumps come from large_corpus.py. The build has exact and near dedup and four passes. While it
+The dumps come from corpus.py. The build has exact and near dedup and four passes. While it
 runs, a thread reads the peak memory of each process twice a second. `bertmill verify` checks the corpus. A
 second build is killed with all its processes three times, at random moments, and must publish the same bytes.
 The forecast has the rates of this machine, which measure_rates.py measures on as many cores as the build has.
@@ -25,12 +25,12 @@ from typing import Any
 import yaml
 
 from benchmarks.chaos.build import published
-from benchmarks.corpus.large_corpus import LANGUAGES, make
-from benchmarks.corpus.large_results import Results
+from benchmarks.corpus.large.corpus import LANGUAGES, make
+from benchmarks.corpus.large.results import Results
 from benchmarks.corpus.watched_build import append_line, build, killed_build, watched
 from schemas.manifest import MANIFEST_NAME, parse_manifest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PASSES = 4
 KILLS = 3
 SAMPLE_GIGABYTES = 0.1

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The benchmark of a 20 GB build in the background, on a host whose commands may take only some minutes.
 #
-#     benchmarks/corpus/large_build.sh FOLDER [CORES] [SECONDS] [GIGABYTES]
+#     benchmarks/corpus/large/build.sh FOLDER [CORES] [SECONDS] [GIGABYTES]
 #
 # Starts the benchmark unless it runs, waits at most SECONDS (default: 480) for its end, and prints what there is.
 # Repeat the command until it prints "finished". After a lost process it continues with the first missing part.
@@ -10,13 +10,13 @@ set -euo pipefail
 folder=$(realpath -m "$1") cores=${2:-54} seconds=${3:-480} gigabytes=${4:-20}
 deadline=$((SECONDS + seconds))
 mkdir -p "$folder"
-cd "$(dirname "$0")/../.."
+cd "$(dirname "$0")/../../.."
 
 running() { [ -f "$folder/pid" ] && kill -0 "$(cat "$folder/pid")" 2>/dev/null; }
 
 if ! running && [ ! -f "$folder/finished" ]; then
   # A session of its own, so that the end of this command does not end it.
-  setsid nohup nice -n 15 bash -c 'python3 -m benchmarks.corpus.large_build "$@" && touch "$1/finished"' benchmark \
+  setsid nohup nice -n 15 bash -c 'python3 -m benchmarks.corpus.large.build "$@" && touch "$1/finished"' benchmark \
     "$folder" --gigabytes "$gigabytes" --cores "$cores" --unit-bytes 8388608 \
     >>"$folder/benchmark.log" 2>&1 </dev/null &
   echo $! >"$folder/pid"

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.documents import template_tables
-from pipeline.documents.template_pages import TemplatePages
-from pipeline.documents.template_scan import scan_unit
-from pipeline.documents.template_tables import describe, learn_wiki, table_of_rows, table_rows
+from pipeline.documents.templates import tables
+from pipeline.documents.templates.pages import TemplatePages
+from pipeline.documents.templates.scan import scan_unit
+from pipeline.documents.templates.tables import describe, learn_wiki, table_of_rows, table_rows
 from pipeline.sources.mediawiki.dumps import plan_dump
 from pipeline.sources.units import Unit
 from pipeline.wikitext.site import SiteInfo
@@ -139,9 +139,9 @@ def test_a_unit_of_several_wikis_keeps_them_apart(tmp_path: Path) -> None:
 def test_names_in_any_number_of_tables_add_up(
     monkeypatch: pytest.MonkeyPatch, pending: int, slots: int
 ) -> None:
-    monkeypatch.setattr(template_tables, "_PENDING_ROWS", pending)
+    monkeypatch.setattr(tables, "_PENDING_ROWS", pending)
     # With few slots, headings share one, and the rare one passes the first filter.
-    monkeypatch.setattr(template_tables, "_SLOTS", slots)
+    monkeypatch.setattr(tables, "_SLOTS", slots)
     # Name -> sections and listed ones. Four of five are just enough, and so are five sections.
     headings = {"See also": (40, 40), "Just": (20, 16), "Below": (20, 15), "Rare": (4, 4), "Text": (20, 0)}
 

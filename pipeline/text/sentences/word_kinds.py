@@ -4,8 +4,8 @@ import re
 import unicodedata
 from enum import Enum
 
-from pipeline.text.sentence_data import LETTER_NAMES, UNITS, sentence_words
-from pipeline.text.sentence_marks import LEADING
+from pipeline.text.sentences.data import LETTER_NAMES, UNITS, sentence_words
+from pipeline.text.sentences.marks import LEADING
 
 _NUMBER = re.compile("[0-9]{1,9}|[٠-٩]{1,9}|[۰-۹]{1,9}|[०-९]{1,9}|[০-৯]{1,9}|[０-９]{1,9}")
 _ROMAN = re.compile("M{0,3}(?:CM|CD|D?C{0,3})(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")

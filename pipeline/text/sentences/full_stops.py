@@ -2,7 +2,7 @@
 
 import re
 
-from pipeline.text.sentence_data import (
+from pipeline.text.sentences.data import (
     LIST_ENDS,
     NOUNS_WITH_CAPITAL,
     NUMBER_STOP_LANGUAGES,
@@ -14,7 +14,7 @@ from pipeline.text.sentence_data import (
     YEAR_FIRST_LANGUAGES,
     sentence_words,
 )
-from pipeline.text.word_kinds import WordKind, WordKinds, count_letters, is_roman
+from pipeline.text.sentences.word_kinds import WordKind, WordKinds, count_letters, is_roman
 
 LONGEST_LOOK = 64
 """Maximum characters to inspect on either side. Keeps the time linear in text without spaces."""

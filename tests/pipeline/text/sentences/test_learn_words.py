@@ -2,7 +2,7 @@
 
 import random
 
-from pipeline.text.learn_sentence_words import learn
+from pipeline.text.sentences.learn_words import learn
 
 _STARTS = ["They", "This", "Some", "Later", "There"]
 _NAMES = ["Anna", "Bern", "Cuzco", "Delhi", "Eriks"]

@@ -41,7 +41,7 @@ class StopCounts:
 
 @dataclass(frozen=True)
 class LearnedWords:
-    """Words of one language, sorted. See `pipeline.text.sentence_data.SentenceWords`."""
+    """Words of one language, sorted. See `pipeline.text.sentences.data.SentenceWords`."""
 
     abbreviations: tuple[str, ...]
     before_numbers: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 import re
 
-from pipeline.text.sentence_data import DANDA_LANGUAGES
+from pipeline.text.sentences.data import DANDA_LANGUAGES
 
 SHAD = "།༎༏༐༑༔"
 FULL_WIDTH_STOP = "．"

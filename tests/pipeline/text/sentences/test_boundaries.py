@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.extraction.sentence_boundaries import Score, may_be_end, scores, texts_of
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 
 UNMARKED = {"tha", "dzo"}
 """Languages without a mark that only ends sentences."""

@@ -1,4 +1,4 @@
-"""Splits paragraphs into sentences where `pipeline.text.sentence_rules` finds the end of a sentence.
+"""Splits paragraphs into sentences where `pipeline.text.sentences.ends` finds the end of a sentence.
 
 Quotations inside a sentence do not split it. Scripts without sentence marks (Thai, Lao) are cut at spaces,
 and runs without a mark at clauses or words. Only white space is lost. Time and memory grow linearly.
@@ -9,8 +9,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 
 from pipeline.text.languages import UNMARKED_LANGUAGES
-from pipeline.text.quotations import without_cuts_in_quotations
-from pipeline.text.sentence_rules import SentenceRules, rules_of
+from pipeline.text.sentences.ends import SentenceRules, rules_of
+from pipeline.text.sentences.quotations import without_cuts_in_quotations
 
 MAX_SENTENCE_CHARS = 2000
 """Longer runs are cut at a clause mark, at a space, or (without either) between two letters."""

@@ -1,6 +1,6 @@
 """Makes dumps of any size from the bundled ones: other words, numbers, titles and ids in the real markup.
 
-    python -m benchmarks.corpus.large_corpus FOLDER --gigabytes 20
+    python -m benchmarks.corpus.large.corpus FOLDER --gigabytes 20
 
 A variant of a page replaces each word by another of its language that is about as frequent, and each number
 by one of the same length. Templates, tags, parameters, namespaces and addresses stay. The replacement depends
@@ -24,7 +24,7 @@ import numpy as np
 
 from schemas.randomness import draws, key_from_text
 
-SAMPLE = Path(__file__).resolve().parents[2] / "sample" / "dumps"
+SAMPLE = Path(__file__).resolve().parents[3] / "sample" / "dumps"
 LANGUAGES = 104
 DERIVED = {"bs": "sh", "nn": "no"}
 """Wikis without a bundled dump, and the wiki in a very similar language whose pages they permute."""

@@ -1,6 +1,6 @@
 """Loads the words and signs of each language for the sentence splitter.
 
-Reviewed lists are in ``data/sentences.toml``. Words that `pipeline.text.learn_sentence_words` learned from
+Reviewed lists are in ``data/sentences.toml``. Words that `pipeline.text.sentences.learn_words` learned from
 text are in ``data/sentence_words.tsv``. The name of a language is the lowercase code of its wiki.
 """
 

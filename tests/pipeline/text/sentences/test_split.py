@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.text.normalize import normalize_paragraphs
-from pipeline.text.sentences import MAX_SENTENCE_CHARS, split_paragraphs, split_sentences
+from pipeline.text.sentences.split import MAX_SENTENCE_CHARS, split_paragraphs, split_sentences
 
 
 @pytest.mark.parametrize(

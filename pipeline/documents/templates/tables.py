@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.documents.template_pages import TemplatePages
+from pipeline.documents.templates.pages import TemplatePages
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import Analysis, learn_templates
 from pipeline.wikitext.templates.table import Entry, TemplateTable

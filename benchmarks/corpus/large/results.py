@@ -1,4 +1,4 @@
-"""The results of large_build.py as JSON, and as Markdown beside the forecast of `plan`."""
+"""The results of build.py as JSON, and as Markdown beside the forecast of `plan`."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from benchmarks.corpus.large_corpus import Made
+from benchmarks.corpus.large.corpus import Made
 from benchmarks.rates.measure_rates import cpu
 from bertmill.planning.forecast import CorpusSize, forecast_build, serial_seconds
 from bertmill.planning.rates import Rates, load_rates

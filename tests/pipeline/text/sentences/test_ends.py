@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.text.sentences import split_sentences
+from pipeline.text.sentences.split import split_sentences
 
 _LINES = [
     line.split("\t")

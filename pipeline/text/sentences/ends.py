@@ -2,19 +2,19 @@
 
 For a mark that can only end a sentence (``。``, ``।``), the text after it decides. For an exclamation or
 question mark, the case of the next letter decides. For a full stop, the words around it decide
-(`pipeline.text.full_stops`).
+(`pipeline.text.sentences.full_stops`).
 """
 
 import re
 from functools import lru_cache
 
-from pipeline.text.full_stops import LONGEST_LOOK, FullStops, word_before
-from pipeline.text.sentence_data import (
+from pipeline.text.sentences.data import (
     APOSTROPHE_START_LANGUAGES,
     QUOTED_SPEECH_LANGUAGES,
     speech_goes_on,
 )
-from pipeline.text.sentence_marks import (
+from pipeline.text.sentences.full_stops import LONGEST_LOOK, FullStops, word_before
+from pipeline.text.sentences.marks import (
     FULL_WIDTH_STOP,
     HARD,
     OPENING,
@@ -27,7 +27,7 @@ from pipeline.text.sentence_marks import (
     shad_ends_sentence,
     uses_verjaket,
 )
-from pipeline.text.word_kinds import WordKind, is_georgian, is_vowel
+from pipeline.text.sentences.word_kinds import WordKind, is_georgian, is_vowel
 
 _APOSTROPHE_WORD = re.compile("['’‘`]\\w{1,2}[\\s-]+[\"“„«]?[^\\W\\d_]")
 _LONGEST_CUT_WORD = 4

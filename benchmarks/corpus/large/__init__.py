@@ -1,0 +1,1 @@
+"""Builds of corpora of any size, and the dumps for them."""
