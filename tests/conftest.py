@@ -81,6 +81,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    """Lets the objects of extension modules be deleted, which would report them as leaks at the exit."""
+    gc.unfreeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Fails when pytest-xdist ignores the groups, because each process would then make every fixture."""
     if getattr(item.config.option, "loadgroup", False) and "@" not in item.nodeid:
