@@ -16,12 +16,12 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+
+from pydantic import TypeAdapter, ValidationError
 
 from cluster import storage
-from cluster.jobs.processes import is_dead, process_of_this_host
+from cluster.jobs.processes import HostProcess
 from schemas.errors import CheckpointError, StorageError
 
 logger = logging.getLogger(__name__)
@@ -64,6 +64,23 @@ class Claimant:
     """What the owner is doing, for the error message."""
     advice: str = "stop it first, choose another run.name, or add --take-over, which replaces it"
     """What to do when the owner is alive, for the error message."""
+
+
+@dataclass(frozen=True)
+class Owner(HostProcess):
+    """The process of an attempt, as the file of the attempt describes it."""
+
+    attempt: int
+    name: str
+    job: str | None
+    host: str
+    seconds: float
+    """How long it may be silent."""
+    time: int
+    """When it started, in seconds since 1970."""
+
+
+_OWNER = TypeAdapter(Owner)
 
 
 class RunLease:
@@ -137,17 +154,18 @@ def acquire_lease(run_uri: str, claimant: Claimant | None = None) -> RunLease:
     claimant = claimant or Claimant()
     name = (claimant.name or secrets.token_hex(4)).lower()
     label = re.sub(r"[^a-z0-9-]+", "-", name).strip("-")[:40]
-    details = {
-        "name": label,
-        "job": claimant.job,
-        "host": socket.gethostname(),
-        "seconds": claimant.seconds,
-        "time": int(time.time()),
-        **process_of_this_host(),
-    }
+    owner = Owner(
+        **asdict(HostProcess.current()),
+        attempt=0,
+        name=label,
+        job=claimant.job,
+        host=socket.gethostname(),
+        seconds=claimant.seconds,
+        time=int(time.time()),
+    )
     while True:
         number = await_free(run_uri, claimant) + 1
-        content = json.dumps({"attempt": number, **details}, sort_keys=True).encode()
+        content = json.dumps(asdict(replace(owner, attempt=number)), sort_keys=True).encode()
         # If this fails, another start was faster. It may be alive, so the wait starts again.
         if storage.put_if_absent(_uri(run_uri, number), content):
             break
@@ -167,26 +185,26 @@ def await_free(run_uri: str, claimant: Claimant) -> int:
     """
     while True:
         number = newest_attempt(run_uri)
-        owner = _details(run_uri, number) if number else {}
+        owner = _owner(run_uri, number) if number else None
         _refuse_displaced_job(run_uri, claimant, number, owner)
-        same_job = claimant.job is not None and owner.get("job") == claimant.job
+        same_job = claimant.job is not None and owner is not None and owner.job == claimant.job
         if number == (claimant.free_attempt or 0) or claimant.take_over or same_job:
             return number
         if _is_silent(run_uri, number, claimant, owner):
             return number
 
 
-def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str, Any]) -> bool:
+def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Owner | None) -> bool:
     """Watches attempt ``number`` until it has ended. False if a newer attempt appeared meanwhile.
 
     It has ended if its heartbeat file records that, if its process is dead, or if it was silent for long
     enough. Raises LeaseHeldError when it is alive.
     """
-    seconds = max(claimant.seconds, _seconds_of(owner))
+    seconds = max(claimant.seconds, LEASE_SECONDS if owner is None else owner.seconds)
     pause = min(1.0, seconds / _BEATS / 2)
     last, changes, silent, announced = _last_beat(run_uri, number), 0, 0.0, False
     while not _has_ended(last):
-        if is_dead(owner):
+        if owner is not None and owner.is_dead():
             logger.info("%s: the process of attempt %d is dead", run_uri, number)
             return True
         if silent > seconds:
@@ -213,11 +231,12 @@ def _is_silent(run_uri: str, number: int, claimant: Claimant, owner: Mapping[str
     return True
 
 
-def _refuse_displaced_job(run_uri: str, claimant: Claimant, number: int, owner: Mapping[str, Any]) -> None:
+def _refuse_displaced_job(run_uri: str, claimant: Claimant, number: int, owner: Owner | None) -> None:
     """Raises FencedError for the restart of a job whose run has a new owner, even if it took over once."""
-    if claimant.job is None or owner.get("job") == claimant.job:
+    if claimant.job is None or (owner is not None and owner.job == claimant.job):
         return
-    own = [old for old in _numbers(run_uri) if _details(run_uri, old).get("job") == claimant.job]
+    owners = {old: _owner(run_uri, old) for old in _numbers(run_uri)}
+    own = [old for old, one in owners.items() if one is not None and one.job == claimant.job]
     if own:
         raise FencedError(
             f"{run_uri}: attempt {own[-1]} of this job has been replaced by attempt {number}"
@@ -231,24 +250,17 @@ def newest_attempt(run_uri: str) -> int:
 
 
 def _who(run_uri: str, number: int) -> str:
-    """Host and process of an attempt, in parentheses. Empty if its file does not exist."""
-    owner = _details(run_uri, number)
-    return (
-        f" (host {owner['host']}, process {owner['process']})" if {"host", "process"} <= owner.keys() else ""
-    )
+    """Host and process of an attempt, in parentheses. Empty if its file is missing or damaged."""
+    owner = _owner(run_uri, number)
+    return "" if owner is None else f" (host {owner.host}, process {owner.process})"
 
 
-def _details(run_uri: str, number: int) -> dict[str, Any]:
+def _owner(run_uri: str, number: int) -> Owner | None:
+    """The owner of an attempt, or None if its file is missing or damaged."""
     try:
-        details = json.loads(storage.read_bytes(_uri(run_uri, number)))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return details if isinstance(details, dict) else {}
-
-
-def _seconds_of(owner: Mapping[str, Any]) -> float:
-    seconds = owner.get("seconds")
-    return float(seconds) if isinstance(seconds, int | float) else LEASE_SECONDS
+        return _OWNER.validate_json(storage.read_bytes(_uri(run_uri, number)))
+    except (FileNotFoundError, ValidationError):
+        return None
 
 
 def _last_beat(run_uri: str, number: int) -> bytes | None:

@@ -2,36 +2,46 @@
 
 import os
 import socket
-from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 _PROC = Path("/proc")
 
 
-def process_of_this_host() -> dict[str, Any]:
-    """What identifies this process: its id, its start time, and its process namespace."""
-    process = os.getpid()
-    return {"process": process, "process_start": _status(process)[1], "process_space": _space()}
+@dataclass(frozen=True)
+class HostProcess:
+    """What identifies a process."""
 
+    process: int
+    """Its id."""
+    process_start: int | None
+    """Clock ticks from the boot of the host to its start, or None if unavailable."""
+    process_space: str | None
+    """Its host and process namespace, or None if unavailable."""
 
-def is_dead(details: Mapping[str, Any]) -> bool:
-    """Whether the process that ``details`` (from `process_of_this_host`) describes has certainly ended.
+    @staticmethod
+    def current() -> "HostProcess":
+        """The process that calls this."""
+        process = os.getpid()
+        return HostProcess(process, _status(process)[1], _space())
 
-    False when it belongs to another host or container, or when this system cannot tell.
-    """
-    space, process = _space(), details.get("process")
-    if space is None or details.get("process_space") != space or not isinstance(process, int):
-        return False
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    state, start = _status(process)
-    known = details.get("process_start")
-    return state in ("Z", "X") or (isinstance(known, int) and start is not None and start != known)
+    def is_dead(self) -> bool:
+        """Whether the process has certainly ended.
+
+        False when it belongs to another host or container, or when this system cannot tell.
+        """
+        space = _space()
+        if space is None or self.process_space != space:
+            return False
+        try:
+            os.kill(self.process, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:
+            return False
+        state, start = _status(self.process)
+        known = self.process_start
+        return state in ("Z", "X") or (known is not None and start is not None and start != known)
 
 
 def _space() -> str | None:

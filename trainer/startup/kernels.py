@@ -6,9 +6,11 @@ computes the same bits as one that never stopped.
 
 import json
 import logging
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
 
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from cluster import storage
 from schemas.errors import BertmillError, ConfigError, StorageError
@@ -22,6 +24,33 @@ logger = logging.getLogger(__name__)
 
 _FILE = "kernels.json"
 FUSED = Kernel("fused", "packed tokens, each layer one function, bf16 between layers")
+
+
+@dataclass(frozen=True)
+class ProductSetup:
+    """What the algorithms of products depend on, besides the model."""
+
+    device: str
+    """Name of the GPU type."""
+    cublaslt: int
+    """Version of cuBLASLt."""
+    tokens: int
+    """Largest size of a micro-batch."""
+
+
+@dataclass(frozen=True)
+class AlgorithmChoice(ProductSetup):
+    """The content of ``kernels.json``."""
+
+    algorithms: Mapping[str, str]
+    """Product -> algorithm, as the hexadecimal digits of 64 bytes."""
+
+    def __post_init__(self) -> None:
+        if any(len(bytes.fromhex(text)) != 64 for text in self.algorithms.values()):
+            raise ValueError("an algorithm does not have 64 bytes")
+
+
+_CHOICE = TypeAdapter(AlgorithmChoice)
 
 
 def precision_of(config: TrainConfig) -> torch.dtype:
@@ -89,55 +118,52 @@ def _use_algorithms(config: TrainConfig, model: ModelConfig, run_uri: str, ranks
 
     device = torch.cuda.get_device_name(ranks.device)
     version = cublaslt(ranks.device).version
-    choice: dict[str, Any] = {}
+    choice: AlgorithmChoice | None = None
     if ranks.rank == 0:
-        tokens = max(phase.micro_batch_tokens for phase in config.phases)
-        about = {"device": device, "cublaslt": version, "tokens": tokens}
+        setup = ProductSetup(device, version, max(phase.micro_batch_tokens for phase in config.phases))
         try:
-            choice = _saved(run_uri, about) or _new(run_uri, about, model, ranks.device)
+            choice = _saved(run_uri, setup) or _new(run_uri, setup, model, ranks.device)
         except BertmillError as error:
             logger.warning("kernels: %s; torch chooses the algorithms of products", error)
     choice = ranks.broadcast_from_rank0(choice)
-    if choice and (choice["device"], choice["cublaslt"]) != (device, version):
+    if choice is not None and (choice.device, choice.cublaslt) != (device, version):
         logger.warning(
             "kernels: rank %d has %s with cuBLASLt %d, rank 0 has %s with %d; torch chooses the algorithms of"
-            " its products", ranks.rank, device, version, choice["device"], choice["cublaslt"],
+            " its products", ranks.rank, device, version, choice.device, choice.cublaslt,
         )  # fmt: skip
-        choice = {}
-    use_algorithms(ranks.device, choice.get("algorithms", {}))
+        choice = None
+    use_algorithms(ranks.device, {} if choice is None else choice.algorithms)
 
 
-def _saved(run_uri: str, about: dict[str, Any]) -> dict[str, Any] | None:
+def _saved(run_uri: str, setup: ProductSetup) -> AlgorithmChoice | None:
     """The choice in the run's folder, if it was made for the same device, library and size of micro-batch."""
     uri = storage.join(run_uri, _FILE)
     if not storage.exists(uri):
         return None
     try:
-        choice = json.loads(storage.read_bytes(uri))
-        algorithms = {str(key): str(text) for key, text in choice["algorithms"].items()}
-        valid = all(len(bytes.fromhex(text)) == 64 for text in algorithms.values())
-    except (ValueError, KeyError, TypeError, AttributeError):
-        valid, choice, algorithms = False, {}, {}
-    if not valid:
+        choice = _CHOICE.validate_json(storage.read_bytes(uri))
+    except ValidationError:
         logger.warning("kernels: %s is damaged; choosing the algorithms of products again", uri)
         return None
-    changed = [name for name, value in about.items() if choice.get(name) != value]
+    changed = [
+        field.name for field in fields(setup) if getattr(choice, field.name) != getattr(setup, field.name)
+    ]
     if changed:
         logger.warning("kernels: %s differs in %s; choosing the algorithms of products again", uri, changed)
         return None
-    return {**about, "algorithms": algorithms}
+    return choice
 
 
-def _new(run_uri: str, about: dict[str, Any], model: ModelConfig, device: torch.device) -> dict[str, Any]:
+def _new(run_uri: str, setup: ProductSetup, model: ModelConfig, device: torch.device) -> AlgorithmChoice:
     from trainer.kernels.products import choose_algorithms, products_of_layer
 
     products = products_of_layer(
         model.hidden_size, model.intermediate_size, gated=model.activation == "geglu",
         tanh=model.activation == "gelu_tanh", bias=model.bias, pre_norm=model.norm == "pre",
     )  # fmt: skip
-    choice = {**about, "algorithms": choose_algorithms(products, about["tokens"], device)}
+    choice = AlgorithmChoice(**asdict(setup), algorithms=choose_algorithms(products, setup.tokens, device))
     try:
-        storage.put_bytes(storage.join(run_uri, _FILE), json.dumps(choice, indent=1).encode())
+        storage.put_bytes(storage.join(run_uri, _FILE), json.dumps(asdict(choice), indent=1).encode())
     except StorageError as error:
         logger.warning("kernels: the choice of algorithms could not be saved: %s", error)
     return choice

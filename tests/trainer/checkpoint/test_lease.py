@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from cluster.jobs.lease import (
     await_free,
     newest_attempt,
 )
-from cluster.jobs.processes import is_dead, process_of_this_host
+from cluster.jobs.processes import HostProcess
 from tests.support.ray_cluster import ROOT
 from tests.support.virtual_time import VirtualTime
 from tests.support.waiting import wait_until
@@ -123,17 +124,30 @@ def test_an_owner_that_dies_while_it_is_watched_is_noticed_before_the_time_set(
     """The same happens after the kill of a driver, whose workers take a moment to end."""
     owner = acquire_lease(local_run, Claimant(seconds=60))
     answers = iter([False, True])
-    monkeypatch.setattr(lease, "is_dead", lambda details: next(answers))
+    monkeypatch.setattr(lease.Owner, "is_dead", lambda _: next(answers))
     assert await_free(local_run, Claimant(seconds=60)) == 1
     assert clock.now < 60
     owner.release()
 
 
 def test_a_process_number_that_was_given_away_is_noticed() -> None:
-    here = process_of_this_host()
-    assert not is_dead(here)
-    assert is_dead({**here, "process_start": here["process_start"] - 1})
-    assert not is_dead({**here, "process_start": 1, "process_space": "another"})
+    here = HostProcess.current()
+    assert here.process_start is not None
+    assert not here.is_dead()
+    assert replace(here, process_start=here.process_start - 1).is_dead()
+    assert not replace(here, process_start=1, process_space="another").is_dead()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"attempt": 1}', b'{"attempt": "x", "process": null}'])
+def test_an_owner_whose_file_is_damaged_is_replaced_when_it_is_silent(
+    local_run: str, clock: VirtualTime, content: bytes
+) -> None:
+    silence(acquire_lease(local_run, Claimant(seconds=60)))
+    storage.put_bytes(storage.join(local_run, "attempts", "000001.json"), content)
+    after = acquire_lease(local_run, Claimant(seconds=60))
+    assert after.number == 2
+    assert clock.now >= 60
+    after.release()
 
 
 def test_take_over_replaces_a_live_owner_which_notices_by_itself(local_run: str) -> None:
