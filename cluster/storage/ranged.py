@@ -90,7 +90,9 @@ class ResumingStream(io.RawIOBase):
         self._transient = transient
         self._position = 0
         self.name = name
-        self._body: IO[bytes] | None = open_at(0)
+        # Set before the source is opened, because Python also closes a stream whose source cannot be opened.
+        self._body: IO[bytes] | None = None
+        self._body = open_at(0)
 
     def readable(self) -> bool:
         """Always true."""
