@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from trainer.kernels.attention import Attended, AttentionSpec, Queries, Sequences
 from trainer.kernels.dropout import Dropout, draw_dropout
+from trainer.kernels.embedding_gradient import embedding_gradient
 from trainer.kernels.embeddings import Tables, embed_norm, embed_norm_backward
 from trainer.kernels.norms import (
     Norm,
@@ -43,7 +44,6 @@ from trainer.kernels.sublayers import (
     put_rows,
     take_rows,
 )
-from trainer.kernels.table_gradient import table_gradient
 
 
 class LayerSpec(NamedTuple):
@@ -302,7 +302,7 @@ class _Embeddings(torch.autograd.Function):
             dy.contiguous(), tables, sequences.cu_seqlens, sequences.max_seqlen,
             Norm(gain, bias, ctx.eps), ctx.dropout,
         )  # fmt: skip
-        d_word = table_gradient(found.total, tables.ids, tables.word.shape[0])
+        d_word = embedding_gradient(found.total, tables.ids, tables.word.shape[0])
         d_position = None
         if tables.position is not None:
             d_position = torch.zeros_like(tables.position)

@@ -23,7 +23,7 @@ from trainer.kernels.attention import (
     attention_backward,
     attention_forward,
 )
-from trainer.kernels.products import (
+from trainer.kernels.matmuls import (
     add_input_gradient,
     gelu_input_gradient,
     input_gradient,

@@ -1,6 +1,6 @@
 """Chooses the kernels of a run: by the config, after a trial on every rank's device, the same on all ranks.
 
-The choice of matrix product algorithms is kept in the run's folder (``kernels.json``), so that a resumed run
+The choice of matmul algorithms is kept in the run's folder (``kernels.json``), so that a resumed run
 computes the same bits as one that never stopped.
 """
 
@@ -45,7 +45,7 @@ def planned_kernel(config: TrainConfig, model: ModelConfig, device: torch.device
 def choose_kernels(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> Kernel:
     """The kernels that all ranks use: the planned ones if they pass a trial on every device, else plain ones.
 
-    Also chooses the product algorithms of fused layers. Raises ConfigError on all ranks when the config
+    Also chooses the matmul algorithms of fused layers. Raises ConfigError on all ranks when the config
     requires unavailable kernels.
     """
     kernel, error = None, None
@@ -85,7 +85,7 @@ def _trial(config: TrainConfig, model: ModelConfig, ranks: Ranks) -> str | None:
 def _use_algorithms(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> None:
     """Makes all ranks use the saved algorithms, or those that rank 0 chooses and saves now."""
     from trainer.kernels.cublaslt import cublaslt
-    from trainer.kernels.products import use_algorithms
+    from trainer.kernels.matmuls import use_algorithms
 
     device = torch.cuda.get_device_name(ranks.device)
     version = cublaslt(ranks.device).version
@@ -96,12 +96,12 @@ def _use_algorithms(config: TrainConfig, model: ModelConfig, run_uri: str, ranks
         try:
             choice = _saved(run_uri, about) or _new(run_uri, about, model, ranks.device)
         except BertmillError as error:
-            logger.warning("kernels: %s; torch chooses the algorithms of products", error)
+            logger.warning("kernels: %s; torch chooses the algorithms of matmuls", error)
     choice = ranks.broadcast_from_rank0(choice)
     if choice and (choice["device"], choice["cublaslt"]) != (device, version):
         logger.warning(
             "kernels: rank %d has %s with cuBLASLt %d, rank 0 has %s with %d; torch chooses the algorithms of"
-            " its products", ranks.rank, device, version, choice["device"], choice["cublaslt"],
+            " its matmuls", ranks.rank, device, version, choice["device"], choice["cublaslt"],
         )  # fmt: skip
         choice = {}
     use_algorithms(ranks.device, choice.get("algorithms", {}))
@@ -119,23 +119,23 @@ def _saved(run_uri: str, about: dict[str, Any]) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         valid, choice, algorithms = False, {}, {}
     if not valid:
-        logger.warning("kernels: %s is damaged; choosing the algorithms of products again", uri)
+        logger.warning("kernels: %s is damaged; choosing the algorithms of matmuls again", uri)
         return None
     changed = [name for name, value in about.items() if choice.get(name) != value]
     if changed:
-        logger.warning("kernels: %s differs in %s; choosing the algorithms of products again", uri, changed)
+        logger.warning("kernels: %s differs in %s; choosing the algorithms of matmuls again", uri, changed)
         return None
     return {**about, "algorithms": algorithms}
 
 
 def _new(run_uri: str, about: dict[str, Any], model: ModelConfig, device: torch.device) -> dict[str, Any]:
-    from trainer.kernels.products import choose_algorithms, products_of_layer
+    from trainer.kernels.matmuls import choose_algorithms, matmuls_of_layer
 
-    products = products_of_layer(
+    matmuls = matmuls_of_layer(
         model.hidden_size, model.intermediate_size, gated=model.activation == "geglu",
         tanh=model.activation == "gelu_tanh", bias=model.bias, pre_norm=model.norm == "pre",
     )  # fmt: skip
-    choice = {**about, "algorithms": choose_algorithms(products, about["tokens"], device)}
+    choice = {**about, "algorithms": choose_algorithms(matmuls, about["tokens"], device)}
     try:
         storage.put_bytes(storage.join(run_uri, _FILE), json.dumps(choice, indent=1).encode())
     except StorageError as error:

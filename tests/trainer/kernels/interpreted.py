@@ -21,7 +21,7 @@ from trainer.kernels.attention import (
     rotary_cache,
 )
 from trainer.kernels.dropout import Dropout
-from trainer.kernels.table_gradient import table_gradient
+from trainer.kernels.embedding_gradient import embedding_gradient
 from trainer.model.attention import Kernel, PaddedLayout, Reach, fused_obstacle, rotary_table, rotate
 from trainer.model.objectives import PretrainingLoss, batch_totals
 from trainer.model.pretraining import BertPretraining
@@ -179,7 +179,7 @@ def test_gradient_of_a_table(tokens: int, words: int) -> None:
     torch.manual_seed(0)
     rows, ids = torch.randn(tokens, 40), torch.randint(0, words, (tokens,))
     expected = torch.zeros(words + 5, 40).index_add(0, ids, rows)
-    torch.testing.assert_close(table_gradient(rows, ids, words + 5), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(embedding_gradient(rows, ids, words + 5), expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])

@@ -78,7 +78,7 @@ def _join_chunks(words_ptr, table_ptr, parts_ptr, tokens, width, CHUNK: tl.const
         tl.store(table_ptr + current * width + column, total, mask=inside)
 
 
-def table_gradient(rows: Tensor, words: Tensor, size: int) -> Tensor:
+def embedding_gradient(rows: Tensor, words: Tensor, size: int) -> Tensor:
     """The sums fp32 [size, width] of ``rows`` fp32 [T, width] by ``words`` int64 [T], below ``size``."""
     tokens, width = rows.shape
     table = torch.zeros(size, width, dtype=torch.float32, device=rows.device)
