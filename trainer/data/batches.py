@@ -24,8 +24,8 @@ from trainer.data.order import Places, SampleOrder
 from trainer.data.packing import gather_rows, pack, row_languages, row_lengths
 from trainer.data.rows import ShardRows
 from trainer.data.shared_lengths import SharedLengths
-from trainer.data.shortening import shorten
 from trainer.data.step_plan import StepPlan, TrainingPlan
+from trainer.data.truncation import truncate_rows
 from trainer.model.microbatch import MicroBatch
 
 _RATE_GRAIN = 0.05
@@ -253,7 +253,7 @@ class BatchReader:
         most_rows = stream.shape.most_rows(budget) if stream.shape else None
         shares = deal(lengths, self._world_size, budget, most_rows)
         own = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))
-        table = shorten(gather_rows(places, own, stream.rows), plan.longest)
+        table = truncate_rows(gather_rows(places, own, stream.rows), plan.longest)
         if stream.masks is not None:
             table = stream.masks.apply(table, plan.masks)
         bins = shares.bins[own]

@@ -26,7 +26,7 @@ from schemas.masking.targets import (
 from schemas.masking.word_list import WordList, parse_words
 from trainer.data.corpus import Corpus
 from trainer.data.packing import RowTable, ragged
-from trainer.data.step_rules import StepMasks
+from trainer.data.schedules import StepMasks
 
 _AS_CORPUS = StepMasks()
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from schemas.arrays import I64
 from trainer.data.corpus import Corpus
-from trainer.data.step_rules import choose_by_language, language_shares, ramp
+from trainer.data.schedules import choose_by_language, language_shares, ramp
 from trainer.recipe_config import LanguageSampling
 
 

@@ -1,4 +1,4 @@
-"""The training data as pure functions of the step: masks, shares of languages, the longest sequence."""
+"""Schedules of the training data by step: masking rate, shares of languages, and the longest sequence."""
 
 from dataclasses import dataclass
 
