@@ -22,10 +22,10 @@ from schemas.versions import CODE_VERSION
 from trainer.checkpoint import files, parts, snapshot
 from trainer.checkpoint.files import TrainingState
 from trainer.checkpoint.folders import checkpoints_uri, delete_folder, folder_name, list_folders
+from trainer.checkpoint.free_space import free_oldest
 from trainer.checkpoint.manifest import MANIFEST, FileEntry, Manifest, RunState
 from trainer.checkpoint.parts import RankShare
 from trainer.checkpoint.reading import LoadedCheckpoint, latest_verified
-from trainer.checkpoint.room import free_oldest
 
 logger = logging.getLogger(__name__)
 

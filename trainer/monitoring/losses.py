@@ -30,7 +30,7 @@ class Difference:
 
 def read_losses(run_uri: str) -> dict[int, float]:
     """Step -> loss, for every logged step of a run. Raises CheckpointError when it has no log."""
-    return {record.step: record.loss for record in read_history(run_uri).figures}
+    return {record.step: record.loss for record in read_history(run_uri).steps}
 
 
 def write_losses(run_uri: str, file_uri: str) -> int:

@@ -76,7 +76,7 @@ def check_tags(sentences: Iterable[TaggedExample]) -> None:
 
 
 def check_answers(questions: Sequence[QuestionExample], files: Sequence[str]) -> None:
-    """Raises InputError if no question has an answer, as in published test sets: all figures would be wrong.
+    """Raises InputError if no question has an answer, as in published test sets: all metrics would be wrong.
 
     SQuAD 2.0, in which some questions have none, passes.
     """
