@@ -218,9 +218,9 @@ class PairMerges:
 
     # ------------------------------------------------------------ merging
 
-    def run(self, wanted: int) -> None:
-        """Merges until there are ``wanted`` new subwords or no more pairs."""
-        while len(self._pieces) - self._alphabet < wanted:
+    def run(self, size: int) -> None:
+        """Merges until there are ``size`` new subwords or no more pairs."""
+        while len(self._pieces) - self._alphabet < size:
             if not self._heap:
                 if self._least == 1:
                     return
@@ -282,11 +282,11 @@ class PairMerges:
         places = distinct_values(places)
         if first != second:
             return places
-        taken, kept = -1, []
+        second_place, kept = -1, []
         for place, step in zip(places.tolist(), self._right[places].tolist(), strict=True):
-            if place != taken:
+            if place != second_place:
                 kept.append(place)
-                taken = place + step
+                second_place = place + step
         return np.array(kept, np.int32)
 
     def _merge_few(self, raw: bytes, first: int, second: int) -> None:
@@ -294,12 +294,12 @@ class PairMerges:
         symbol, left, right, rank = self._few
         weights = self._weights
         firsts: list[int] = []
-        taken = -1
+        second_place = -1
         for place in sorted(set(array("i", raw))):
             step = right[place]
-            if symbol[place] == first and step and symbol[place + step] == second and place != taken:
+            if symbol[place] == first and step and symbol[place + step] == second and place != second_place:
                 firsts.append(place)
-                taken = place + step if first == second else -1
+                second_place = place + step if first == second else -1
         merged = set(firsts)
         for place in firsts:
             inner = place + right[place]

@@ -50,12 +50,12 @@ class PieceTrie:
         pieces = [np.full(roots, NO_PIECE, np.int32)]
         depths, nodes = [roots], roots
         while len(place):
-            distinct, which = np.unique(node << _CODE_BITS | codes[place], return_inverse=True)
-            node = which + nodes
+            distinct, inverse = np.unique(node << _CODE_BITS | codes[place], return_inverse=True)
+            node = inverse + nodes
             place = place + 1
             ended = place == end
             level = np.full(len(distinct), NO_PIECE, np.int32)
-            level[which[ended]] = number[ended]
+            level[inverse[ended]] = number[ended]
             edges.append(distinct)
             pieces.append(level)
             depths.append(len(distinct))

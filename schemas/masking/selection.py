@@ -195,7 +195,7 @@ class _Order:
 
 
 def _fill_singly(order: _Order, budget: I64) -> I32:
-    """[W] the word's own number if it is taken, else -1."""
+    """[W] the word's own number if it is chosen, else -1."""
     anchor = np.full(order.words.size.size, -1, np.int32)
     sizes_of = order.words.size.astype(np.int32)
     left = budget.astype(np.int32)
@@ -203,12 +203,12 @@ def _fill_singly(order: _Order, budget: I64) -> I32:
     for begin in range(0, order.width, _COLUMNS):
         tried, there = order.tried(active, begin, begin + _COLUMNS)
         sizes = np.where(there, sizes_of[tried], _NEVER_FITS)
-        taken = np.zeros(sizes.shape, np.bool_)
+        chosen_slots = np.zeros(sizes.shape, np.bool_)
         rest = left[active]
-        for fits, wanted in zip(taken, sizes, strict=True):
-            np.less_equal(wanted, rest, out=fits)
-            rest -= wanted * fits
-        chosen = tried[taken]
+        for fits, size in zip(chosen_slots, sizes, strict=True):
+            np.less_equal(size, rest, out=fits)
+            rest -= size * fits
+        chosen = tried[chosen_slots]
         anchor[chosen] = chosen
         left[active] = rest
         active = active[rest > 0]
@@ -281,15 +281,15 @@ class _Groups:
             over_budget = (fits < tried.length) & (fits < free)
             np.minimum(count, free, out=count)
         put = np.flatnonzero(count > 0)
-        first, many = tried.word[put], count[put]
-        last = first + many - 1
+        first, sizes = tried.word[put], count[put]
+        last = first + sizes - 1
         left[put] -= self._words.start[last] + self._words.size[last] - tried.start[put]
-        ones = (np.uint64(1) << many.astype(np.uint64)) - np.uint64(1)
+        ones = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
         self._taken[tried.byte[put]] = window[put] | (ones << tried.bit[put])
         if over_budget is not None:
             # A span that the budget cut is the row's last, so that scattered words do not fill the rest.
             left[over_budget & (left < budget)] = 0
-        return first, many
+        return first, sizes
 
 
 @dataclass(frozen=True)

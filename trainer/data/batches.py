@@ -226,11 +226,12 @@ class BatchReader:
     def _heads(self, step: int) -> I64:
         """Length of each sample, int64 [samples]. With a language choice [samples, 2], with languages."""
         plan = self._plan.at(step)
-        stream, places, whole = self._streams[plan.max_seq_length], self._places(plan), self._world_size == 1
-        lengths = row_lengths(places, stream.rows, whole=whole)
+        stream, places = self._streams[plan.max_seq_length], self._places(plan)
+        read_groups = self._world_size == 1
+        lengths = row_lengths(places, stream.rows, read_groups=read_groups)
         if stream.languages is None:
             return lengths
-        return np.stack([lengths, row_languages(places, stream.rows, whole=whole)], axis=1)
+        return np.stack([lengths, row_languages(places, stream.rows, read_groups=read_groups)], axis=1)
 
     def _chosen(self, plan: StepPlan, heads: I64) -> tuple[Places, I64]:
         """Places and lengths of the rows of the global batch."""

@@ -146,8 +146,8 @@ def sum_over_shards(values: Tensor, like: Tensor) -> Tensor:
 
 def norms(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     """The Euclidean norm of each of ``tensors``, which are this rank's rows if ``like`` is sharded."""
-    found = torch.stack(list(torch._foreach_norm(list(tensors))))
-    return sum_over_shards(found**2, like).sqrt() if is_sharded(like) else found
+    values = torch.stack(list(torch._foreach_norm(list(tensors))))
+    return sum_over_shards(values**2, like).sqrt() if is_sharded(like) else values
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -65,7 +65,7 @@ class HeldOut:
         lengths: npt.NDArray[np.int64] | None = None
         if ranks.rank == 0:
             try:
-                lengths = row_lengths(self._places, self._rows, whole=False)
+                lengths = row_lengths(self._places, self._rows, read_groups=False)
             except BertmillError as caught:
                 error = caught
         ranks.fail_together(error)

@@ -204,8 +204,8 @@ def choose_algorithms(matmuls: Iterable[Matmul], tokens: int, device: torch.devi
     chosen = {}
     for matmul in matmuls:
         layouts = (False,) if matmul.kind == "weight" else (False, True)
-        found = [_fastest(matmul._replace(transposed=transposed), tokens, device) for transposed in layouts]
-        timed = [one for one in found if one is not None]
+        fastest = [_fastest(matmul._replace(transposed=transposed), tokens, device) for transposed in layouts]
+        timed = [one for one in fastest if one is not None]
         if timed:
             _, key, algorithm = min(timed, key=lambda one: one[0])
             chosen[key] = algorithm_to_text(algorithm)
@@ -268,16 +268,16 @@ def matmuls_of_layer(
     """Every matmul of an encoder layer, forward and backward, and those of keys and values alone."""
     shapes = {"qkv": (3 * hidden, hidden), "kv": (2 * hidden, hidden), "output": (hidden, hidden)}
     shapes |= {"up": (2 * inner if gated else inner, hidden), "down": (hidden, inner)}
-    found = []
+    matmuls = []
     for name, (n, k) in shapes.items():
         in_epilogue = name == "up" and tanh and bias
         # The gradients of a sublayer's input: in a post-norm layer they are added to those of the residual,
         # and those through keys and values alone to those through queries.
         adds = name == "kv" or (name in ("qkv", "up") and not pre_norm)
         backward: Kind = "input add" if adds else "input gelu" if name == "down" and tanh else "input"
-        found += [
+        matmuls += [
             Matmul("gelu" if in_epilogue else "forward", n, k, bias),
             Matmul(backward, n, k),
             Matmul("weight", n, k),
         ]
-    return found
+    return matmuls

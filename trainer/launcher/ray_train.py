@@ -234,10 +234,10 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
     except BertmillError as error:
         return BertmillError(str(error))
     except Exception as error:
-        named = failed_step(error)
-        if named is None:
+        step_failure = failed_step(error)
+        if step_failure is None:
             raise
-        raise named from error
+        raise step_failure from error
     if outcome.status == "stopped" and drain.seen:
         # A normal return would end the job. Ray attributes an error shortly before a preemption to the
         # preemption and does not count it as a failure. A pending stop request reaches the next group.
