@@ -12,7 +12,7 @@ class Finding:
     """One line of the report. ``level`` is ok, warn or fail."""
 
     level: str
-    what: str
+    text: str
 
 
 def try_storage(uri: str) -> Finding:

@@ -20,7 +20,7 @@ from pipeline.wikitext.site import TEMPLATE, SiteInfo
 from pipeline.wikitext.templates.rules import find_function
 from pipeline.wikitext.templates.table import fold_name
 from pipeline.wikitext.templates.transclusion import Included, included, template_name
-from schemas.columns.templates import FOUND
+from schemas.columns.templates import SCANNED
 
 MODULE = 828
 _BATCH_BYTES = 4 << 20
@@ -52,7 +52,7 @@ class _Wiki:
 def scan_unit(
     unit: Unit, max_page_chars: int, counts: Counter[str], copy: PageCopyWriter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of FOUND rows. Adds pages, templates, modules and bytes of wikitext to ``counts``.
+    """Batches of SCANNED rows. Adds pages, templates, modules and bytes of wikitext to ``counts``.
 
     Writes every page to ``copy``, for stage extract.
     Raises InputError that names the file on damaged input.
@@ -70,16 +70,16 @@ def scan_unit(
                 continue
             counts["pages"] += 1
             counts["wikitext_bytes"] += len(page.raw_text)
-            row = _found_on(page, oversize, wiki_range, wiki, counts)
+            row = _scan_page(page, oversize, wiki_range, wiki, counts)
             if row is not None:
                 rows.append(row)
                 size += len(page.raw_text)
             if size >= _BATCH_BYTES:
-                yield pa.RecordBatch.from_pylist(rows, schema=FOUND)
+                yield pa.RecordBatch.from_pylist(rows, schema=SCANNED)
                 rows, size = [], 0
     for name, wiki in wikis.items():
         rows += _counted(name, wiki)
-    yield pa.RecordBatch.from_pylist(rows, schema=FOUND)
+    yield pa.RecordBatch.from_pylist(rows, schema=SCANNED)
 
 
 def wiki_name(unit: Unit) -> str:
@@ -87,7 +87,7 @@ def wiki_name(unit: Unit) -> str:
     return unit.dbname or unit.lang
 
 
-def _found_on(
+def _scan_page(
     page: WikiPage, oversize: bool, unit: Unit, wiki: _Wiki, counts: Counter[str]
 ) -> dict[str, object] | None:
     """The row of a template's page, or None for an article, whose calls and headings are counted."""

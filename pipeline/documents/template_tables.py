@@ -15,7 +15,7 @@ from pipeline.wikitext.template_analysis import Analysis, learn_templates
 from pipeline.wikitext.templates.table import Entry, TemplateTable
 from pipeline.wikitext.templates.transclusion import Included
 from schemas.arrays import I32, I64
-from schemas.columns.templates import FOUND, TABLE
+from schemas.columns.templates import SCANNED, TABLE
 
 ALIAS = "alias"
 _MIN_SECTIONS = 5
@@ -26,7 +26,7 @@ _SLOTS = 1 << 24
 
 
 def learn_wiki(scans: Iterable[pa.Table], site: SiteInfo) -> Analysis:
-    """The table of one wiki from its FOUND rows, in any order. Iterates over ``scans`` twice.
+    """The table of one wiki from its SCANNED rows, in any order. Iterates over ``scans`` twice.
 
     Memory has the names of the templates, the pages that articles use, and the headings that occur several
     times, whatever the size of the wiki.
@@ -72,12 +72,12 @@ class _Sums:
 
     def __init__(self, *columns: str) -> None:
         self._columns = columns
-        self._sums = FOUND.empty_table().select(["name", *columns])
+        self._sums = SCANNED.empty_table().select(["name", *columns])
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Takes FOUND rows."""
+        """Takes SCANNED rows."""
         self._pending.append(rows.select(self._sums.column_names))
         self._pending_rows += rows.num_rows
         if self._pending_rows > max(_PENDING_ROWS, self._sums.num_rows):

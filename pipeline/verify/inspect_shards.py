@@ -67,8 +67,8 @@ def _chosen_shard(corpus: CorpusFiles, path: str | None, lang: str | None) -> Sh
             index = 0 if entry.shards.count else None
         if index is not None:
             return corpus.shards(entry)[index]
-    what = f"no shard with rows of language {lang}" if path is None else f"no shard {path}"
-    raise CorpusError(f"{corpus.manifest_uri}: {what}")
+    problem = f"no shard with rows of language {lang}" if path is None else f"no shard {path}"
+    raise CorpusError(f"{corpus.manifest_uri}: {problem}")
 
 
 def _first_with(corpus: CorpusFiles, shards: ShardTable, lang: str) -> int | None:

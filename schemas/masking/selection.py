@@ -130,7 +130,7 @@ class GroupLengths:
     """Weights of groups of 1, 2, 3 ... words, at most MAX_GROUP_WORDS."""
     keys: U64
     """[n] random key of each row."""
-    whole: bool
+    all_or_nothing: bool
     """False (span): a length past the end of its run is cut there, and a group ends early at the budget or
     at a masked word. True (ngram): such a length is never drawn. A group is shortened until it fits the
     budget, and dropped if it touches a masked word."""
@@ -140,7 +140,7 @@ class GroupLengths:
         room = np.minimum(run, self.weights.size)
         summed = np.cumsum(self.weights)
         point = unit_interval(stream(self.keys[row], position))
-        scale = summed[room - 1] if self.whole else summed[-1]
+        scale = summed[room - 1] if self.all_or_nothing else summed[-1]
         drawn = np.searchsorted(summed, point * scale, side="right") + 1
         return np.asarray(np.minimum(drawn, room), dtype=np.int64)
 
@@ -231,7 +231,7 @@ class _Groups:
         self._left, self._budget = budget.copy(), budget
         self._row_bytes = (order.width >> 3) + 8
         bits = np.zeros(budget.size * self._row_bytes + 8, np.uint8)
-        self._taken: U64 = np.ndarray((bits.size - 7,), "<u8", bits, strides=(1,))
+        self._masked: U64 = np.ndarray((bits.size - 7,), "<u8", bits, strides=(1,))
         ends = np.zeros(int(order.words.offsets[-1]) + 1, np.int32)
         ends[order.words.start + order.words.size] = 1
         # Words that end at or before each piece of the block.
@@ -268,13 +268,13 @@ class _Groups:
         Returns the first word and the number of words of each added group. A finished row has nothing
         left.
         """
-        window = self._taken[tried.byte]
+        window = self._masked[tried.byte]
         from_place = window >> tried.bit
         # The number of zeros below the lowest set bit.
         free = np.bitwise_count(~from_place & (from_place - np.uint64(1)))
         fits = self._ended[np.minimum(tried.start + left, self._ended.size - 1)] - tried.word
         count = np.minimum(tried.length, fits)
-        if self._lengths.whole:
+        if self._lengths.all_or_nothing:
             count[free < count] = 0
             over_budget = None
         else:
@@ -285,7 +285,7 @@ class _Groups:
         last = first + sizes - 1
         left[put] -= self._words.start[last] + self._words.size[last] - tried.start[put]
         ones = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
-        self._taken[tried.byte[put]] = window[put] | (ones << tried.bit[put])
+        self._masked[tried.byte[put]] = window[put] | (ones << tried.bit[put])
         if over_budget is not None:
             # A span that the budget cut is the row's last, so that scattered words do not fill the rest.
             left[over_budget & (left < budget)] = 0

@@ -32,7 +32,7 @@ _RATE_GRAIN = 0.05
 
 
 @dataclass(frozen=True)
-class Deal:
+class BatchAssignment:
     """How ranks and micro-batches share the rows of a global batch."""
 
     bounds: I64
@@ -43,7 +43,7 @@ class Deal:
     """int64 [rows]: the micro-batch of each row, within its rank."""
 
 
-def cut_for_ranks(lengths: I64, world_size: int) -> I64:
+def rank_bounds(lengths: I64, world_size: int) -> I64:
     """Bounds int64 [world_size + 1] that cut the rows into runs of nearly equal tokens.
 
     The tokens before bound r differ from r / world_size of all tokens by at most half a row.
@@ -58,14 +58,14 @@ def cut_for_ranks(lengths: I64, world_size: int) -> I64:
     return bounds.astype(np.int64)
 
 
-def deal(lengths: I64, world_size: int, budget: int, most_rows: int | None = None) -> Deal:
+def assign_rows(lengths: I64, world_size: int, budget: int, most_rows: int | None = None) -> BatchAssignment:
     """Divides the rows of a global batch among ranks and micro-batches. Every rank gets the same result.
 
     Each rank sorts its rows by decreasing length and deals them to its micro-batches back and forth, so that
     the micro-batches have nearly equal numbers of tokens. It takes the smallest number of micro-batches for
     which none of any rank exceeds ``budget`` tokens or ``most_rows`` rows. Needs lengths <= budget.
     """
-    bounds = cut_for_ranks(lengths, world_size)
+    bounds = rank_bounds(lengths, world_size)
     rank = np.searchsorted(bounds, np.arange(len(lengths)), side="right") - 1
     by_length = np.lexsort((np.arange(len(lengths)), -lengths, rank))
     turn = np.empty(len(lengths), dtype=np.int64)
@@ -79,7 +79,7 @@ def deal(lengths: I64, world_size: int, budget: int, most_rows: int | None = Non
         loads = np.bincount(place, weights=lengths, minlength=world_size * count)
         rows = np.bincount(place, minlength=world_size * count)
         if not len(lengths) or (loads.max() <= budget and (most_rows is None or rows.max() <= most_rows)):
-            return Deal(bounds, count, bins)
+            return BatchAssignment(bounds, count, bins)
         count += 1
 
 
@@ -252,7 +252,7 @@ class BatchReader:
         heads = self._heads(step) if shared_heads is None else shared_heads.result()
         places, lengths = self._chosen(plan, heads)
         most_rows = stream.shape.most_rows(budget) if stream.shape else None
-        shares = deal(lengths, self._world_size, budget, most_rows)
+        shares = assign_rows(lengths, self._world_size, budget, most_rows)
         own = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))
         table = truncate_rows(gather_rows(places, own, stream.rows), plan.longest)
         if stream.masks is not None:

@@ -23,7 +23,7 @@ from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.data.step_plan import StepPlan
 from trainer.distributed.ranks import Ranks
-from trainer.distributed.sharding import whole
+from trainer.distributed.sharding import unsharded
 from trainer.evaluation.held_out import ALL, evaluate_until
 from trainer.hooks import CommitAnnouncer, Hooks
 from trainer.model.attention import Kernel
@@ -282,7 +282,7 @@ class Trainer:
             save=int(self.saver.due_by_time()),
             failed=int(error is not None),
             committed_step=self.announcer.pending_step(),
-            too_many_skips=int(self.skips.seen()),
+            too_many_skips=int(self.skips.is_set()),
         ).sum_over(self.ranks)
         if agreed.failed:
             self.ranks.fail_together(self._set_aside(error))
@@ -341,13 +341,13 @@ class Trainer:
             evaluate_until, network.model, self.held_out[plan.max_seq_length], self.ranks, network.precision,
             stop=self.hooks.stop_requested,
         )  # fmt: skip
-        with whole(network.loss):
+        with unsharded(network.loss):
             metrics = measure()
         if metrics is None:
             return False
         of_average = None
         if settings.ema and network.average is not None:
-            with network.average.in_model(), whole(network.loss):
+            with network.average.in_model(), unsharded(network.loss):
                 of_average = measure()
             if of_average is None:
                 return False

@@ -93,15 +93,15 @@ class _Intervals:
     def __init__(self, first: I64, last: I64) -> None:
         self._first, self._last = first, last
         self._bounds = np.unique(np.concatenate((first, last + 1))).tolist()
-        self._found: dict[int, list[int]] = {}
+        self._cache: dict[int, list[int]] = {}
 
     def holding(self, number: int) -> list[int]:
         """Their indices, ascending. All numbers between two adjacent bounds have the same answer."""
         segment = bisect.bisect_right(self._bounds, number)
-        if segment not in self._found:
+        if segment not in self._cache:
             places = np.flatnonzero((self._first <= number) & (number <= self._last))
-            self._found[segment] = places[:_MAX_OPEN].tolist()
-        return self._found[segment]
+            self._cache[segment] = places[:_MAX_OPEN].tolist()
+        return self._cache[segment]
 
 
 class _Ranges:
@@ -140,10 +140,10 @@ class _OpenPart:
                 raise ValueError("its columns are not those of a page index")
             self._page_ids = _Intervals(*_page_ids(self._file.metadata))
         self._groups: OrderedDict[int, dict[bytes, PageRecord]] = OrderedDict()
-        self._asked = self._read = 0
+        self._lookups = self._read = 0
 
     def find(self, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
-        self._asked += 1
+        self._lookups += 1
         for group in self._page_ids.holding(page_id):
             record = self._group(group).get(digest)
             if record is not None:
@@ -159,7 +159,7 @@ class _OpenPart:
         if records is not None:
             return records
         # A dump with unordered pages would read a row group for each of its pages.
-        if self._read > _MAX_OPEN + self._asked // _PAGES_PER_READ:
+        if self._read > _MAX_OPEN + self._lookups // _PAGES_PER_READ:
             return {}
         self._read += 1
         with readable(self._uri):

@@ -22,7 +22,14 @@ from trainer.kernels.attention import (
 )
 from trainer.kernels.dropout import Dropout
 from trainer.kernels.embedding_gradient import embedding_gradient
-from trainer.model.attention import Kernel, PaddedLayout, Reach, fused_obstacle, rotary_table, rotate
+from trainer.model.attention import (
+    AttentionWindow,
+    Kernel,
+    PaddedLayout,
+    fused_obstacle,
+    rotary_table,
+    rotate,
+)
 from trainer.model.objectives import PretrainingLoss, batch_totals
 from trainer.model.pretraining import BertPretraining
 
@@ -42,7 +49,7 @@ def reference(qkv: Tensor, sequences: Sequences, window: tuple[int, int], base: 
         table = rotary_table(sequences.positions, query.shape[-1], base)
         query, key = rotate(query, table), rotate(key, table)
     layout = PaddedLayout.of_packed(sequences.cu_seqlens, sequences.max_seqlen, tokens)
-    return layout.attend(query, key, value, Reach(*window), 0.0).reshape(tokens, -1)
+    return layout.attend(query, key, value, AttentionWindow(*window), 0.0).reshape(tokens, -1)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (5, 5), (-1, 0)])
