@@ -1,4 +1,4 @@
-"""The lines of ``bertmill doctor``, and the one about a storage folder."""
+"""A line in the report of ``bertmill doctor``, and the check of a storage folder."""
 
 from dataclasses import dataclass
 

@@ -297,6 +297,6 @@ def open_tables(corpus_uri: str) -> TemplatesResult:
         folder = StageFolder(storage.join(corpus_uri, record["folder"]), record["stage_hash"], TableCounts)
         return collect(folder, record["wikis"])
     except FileNotFoundError:
-        raise CorpusError(f"{uri}: no such file; has this build made template tables?") from None
+        raise CorpusError(f"{uri}: no such file; the build has no template tables") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CorpusError(f"{uri}: damaged: {error}") from None

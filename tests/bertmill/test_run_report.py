@@ -132,7 +132,8 @@ def started(attempt: int, **fields: Any) -> Started:
 
 def test_a_folder_without_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"bertmill: {tmp_path}/metrics: no log of a run\n"
+    expected = f"bertmill: {tmp_path}/metrics: no training log here; check the URI of the run\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_chart_places_points_by_scale() -> None:

@@ -141,7 +141,7 @@ class FixedShape:
 
 @dataclass(frozen=True)
 class Stream:
-    """The samples of one length: order, rows and, by option, new masks, a fixed shape, a language choice."""
+    """The samples of one length: order, rows, and optional masks, fixed shape and language choice."""
 
     order: SampleOrder
     rows: ShardRows

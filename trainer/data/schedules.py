@@ -66,7 +66,7 @@ def language_shares(rows: I64, exponent: float) -> Shares:
 
 
 def choose_by_language(languages: I64, shares: Shares, count: int, seed: int, step: int) -> I64:
-    """Indices, ascending, of ``count`` candidates, whose languages have ``shares`` as far as they last.
+    """Indices, ascending, of ``count`` candidates, whose languages have ``shares`` if there are enough.
 
     ``languages`` [candidates] are indices into ``shares``. A language gets count x share places, rounded up
     or down by a draw for the step, so that the mean over steps is exact, but never more than it has

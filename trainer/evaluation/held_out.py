@@ -51,7 +51,10 @@ class HeldOut:
             )
         passes = corpus.passes(max_seq_length, "validation")
         if not passes:
-            raise CorpusError(f"{corpus.uri}: no validation rows of length {max_seq_length}")
+            raise CorpusError(
+                f"{corpus.uri}: no validation rows of length {max_seq_length}; set"
+                " instances.validation_share above 0 and build the corpus again"
+            )
         self.max_seq_length = max_seq_length
         self.languages = corpus.languages
         self._rows = ShardRows(passes[:1], corpus.limits(max_seq_length))

@@ -241,7 +241,9 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
     if outcome.status == "stopped" and drain.node_leaving:
         # A normal return would end the job. Ray attributes an error shortly before a preemption to the
         # preemption and does not count it as a failure. A pending stop request reaches the next group.
-        raise NodeLeavesError(f"step {outcome.step} is saved; a node leaves, resuming on the others")
+        raise NodeLeavesError(
+            f"step {outcome.step} is saved; a node is being removed, resuming on the others"
+        )
     return outcome
 
 

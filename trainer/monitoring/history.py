@@ -42,7 +42,7 @@ def read_history(run_uri: str) -> History:
         for number, line in enumerate(storage.read_bytes(file.uri).split(b"\n")[:-1], start=1):
             records.append((int(attempt), _parse(line, f"{file.uri}:{number}", int(attempt))))
     if not records:
-        raise CheckpointError(f"{folder}: no log of a run")
+        raise CheckpointError(f"{folder}: no training log here; check the URI of the run")
     records.sort(key=lambda record: record[0])
     steps: dict[int, StepRecord] = {}
     held_out: dict[int, Evaluated] = {}

@@ -63,7 +63,7 @@ def _read_file(uri: str) -> dict[int, float]:
     try:
         raw = storage.read_bytes(uri)
     except FileNotFoundError as error:
-        raise ConfigError(f"{uri}: no such file; bertmill losses RUN --write FILE makes one") from error
+        raise ConfigError(f"{uri}: no such file; write it with bertmill losses RUN --write FILE") from error
     try:
         return {int(step): float(loss) for step, loss in parse_json(raw)["losses"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

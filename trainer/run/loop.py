@@ -360,7 +360,7 @@ class Trainer:
             self.log.write(Profiled(step=self.position.step, trace=trace))
 
     def _follow(self, add: Callable[..., Trend], **facts: float) -> None:
-        """Updates the trend of the losses. Warns of a lasting rise, or raises on all ranks."""
+        """Updates the trend of the losses. If the loss stays high, warns or raises on all ranks."""
         alarm, before = self.config.stability.alarm, self.position.trend
         self.position.trend = add(before, alarm, **facts)
         text = problem(self.position.trend, alarm)

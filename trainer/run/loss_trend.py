@@ -46,7 +46,7 @@ def add_save(trend: Trend, alarm: Alarm, step: int) -> Trend:
 
 
 def problem(trend: Trend, alarm: Alarm) -> str | None:
-    """The description of a lasting rise, or None without one."""
+    """What is wrong if the loss stays high, otherwise None."""
     if trend.worse >= _WORSE_MEASUREMENTS:
         return (
             f"the held-out loss was {trend.best_held_out:.3f} at step {trend.best_step} and has been more"

@@ -184,7 +184,7 @@ def _table(lengths: list[int], random: np.random.Generator, *, pair: bool) -> Ro
     ("fields", "problem"),
     [
         ({"end_rate": 0.2}, "end_rate needs rate"),
-        ({"mask_share": 0.8, "random_share": 0.3}, "more than 1 together"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "add up to more than 1"),
         ({"rate": 0}, "greater than 0"),
     ],
 )

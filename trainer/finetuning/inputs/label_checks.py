@@ -60,7 +60,9 @@ def check_classes(rows: Sequence[TextExample], least: int) -> list[str]:
                 f" min_class_examples ({least}); correct the label, or lower min_class_examples"
             )
     if len(of_class) == 1:
-        raise InputError(f"{rows[0].origin}: all examples have the label {rows[0].label!r}; two are needed")
+        raise InputError(
+            f"{rows[0].origin}: all examples have the label {rows[0].label!r}; a classifier needs two or more"
+        )
     return sorted(of_class)
 
 
