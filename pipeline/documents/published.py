@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline.documents.part import Part
 from pipeline.documents.removals import Removals
-from pipeline.documents.selection import Split, read_kept
+from pipeline.documents.selection import read_kept
+from pipeline.documents.split import Split
 from schemas.columns.published_documents import PUBLISHED_DOCUMENTS
 
 Side = Literal["train", "validation"]
