@@ -103,16 +103,16 @@ def load_corpus(
     )
 
 
-def _check_length(corpus: Corpus, split: str, wanted: int | None) -> int:
+def _check_length(corpus: Corpus, split: str, max_seq_length: int | None) -> int:
     lengths = corpus.lengths(split)
     if not lengths:
         raise ConfigError(f"split: {corpus.uri} has no rows of split {split!r}")
     names = ", ".join(map(str, lengths))
-    if wanted is None and len(lengths) > 1:
+    if max_seq_length is None and len(lengths) > 1:
         raise ConfigError(f"max_seq_length: choose one of {names}, which {corpus.uri} has")
-    if wanted is not None and wanted not in lengths:
-        raise ConfigError(f"max_seq_length: {corpus.uri} has no rows of {wanted}; it has {names}")
-    return lengths[0] if wanted is None else wanted
+    if max_seq_length is not None and max_seq_length not in lengths:
+        raise ConfigError(f"max_seq_length: {corpus.uri} has no rows of {max_seq_length}; it has {names}")
+    return lengths[0] if max_seq_length is None else max_seq_length
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ def dump(files: list[str]) -> Record:
                 skipped[page.reason] += 1
             else:
                 kept.append(replace(page, body=""))
-    seen = len(kept) + skipped.total()
+    pages_seen = len(kept) + skipped.total()
     older = _older(kept)
     if older:
         skipped[DUPLICATE] += len(older)
@@ -124,7 +124,7 @@ def dump(files: list[str]) -> Record:
         for number, page in enumerate(kept)
         if number not in older
     ]
-    return {"pages_seen": seen, "kept": pages, "skipped": dict(sorted(skipped.items()))}
+    return {"pages_seen": pages_seen, "kept": pages, "skipped": dict(sorted(skipped.items()))}
 
 
 def _pages(uri: str) -> Iterator[RawDocument | Skip]:

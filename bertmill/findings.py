@@ -1,4 +1,4 @@
-"""The lines of ``bertmill doctor``, and the one about a storage folder."""
+"""A line in the report of ``bertmill doctor``, and the check of a storage folder."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ class Finding:
     """One line of the report. ``level`` is ok, warn or fail."""
 
     level: str
-    what: str
+    text: str
 
 
 def try_storage(uri: str) -> Finding:

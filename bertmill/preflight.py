@@ -16,8 +16,8 @@ from schemas.errors import BertmillError
 from trainer.config import TrainConfig
 from trainer.model.pretraining import BertPretraining, parameter_count
 from trainer.pretrain import resolve_paths
+from trainer.startup.checkpoint_size import check_room
 from trainer.startup.handshake import check_vocabulary
-from trainer.startup.room import check_room
 from trainer.startup.setup import preflight as plan_run
 
 _STATE_BYTES = 3 * 4

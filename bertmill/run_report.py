@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pipeline.report.line_chart import Line, Mark, line_chart
 from trainer.monitoring.history import History
-from trainer.monitoring.records import AnyEvent, Evaluated, LogRecord, PretrainingFigures, Started, StepRecord
+from trainer.monitoring.records import AnyEvent, Evaluated, LogRecord, PretrainingMetrics, Started, StepRecord
 
 _R = TypeVar("_R", bound=LogRecord)
 _STYLE = """
@@ -40,7 +40,7 @@ def report_page(history: History) -> str:
 
     def chart(**columns: Callable[[StepRecord], float | None]) -> str:
         lines = [
-            Line(name.replace("_", " "), time.points(history.figures, column))
+            Line(name.replace("_", " "), time.points(history.steps, column))
             for name, column in columns.items()
         ]
         return time.chart([line for line in lines if line.points])
@@ -57,7 +57,7 @@ def report_page(history: History) -> str:
         *(
             _section(title, chart(**{name: _field(field)}))
             for title, name, field in _IF_MEASURED
-            if any(getattr(record, field) is not None for record in history.figures)
+            if any(getattr(record, field) is not None for record in history.steps)
         ),
         _section(
             "Data wait and unused micro-batch capacity",
@@ -79,7 +79,7 @@ class _TimeAxis:
     """The time of a run from its first record to its last, in a unit that suits its length."""
 
     def __init__(self, history: History) -> None:
-        times = [record.time for record in (*history.events, *history.figures, *history.held_out)]
+        times = [record.time for record in (*history.events, *history.steps, *history.held_out)]
         self._begin, end = min(times, default=0.0), max(times, default=0.0)
         lengths = (("hours", 3600.0), ("minutes", 60.0))
         self.unit, self._length = next(
@@ -115,7 +115,7 @@ def _field(name: str) -> Callable[[StepRecord], float | None]:
 
 def _by_language(history: History, time: _TimeAxis) -> str:
     targets: dict[str, int] = {}
-    for record in history.figures:
+    for record in history.steps:
         for language, figures in record.languages.items():
             targets[language] = targets.get(language, 0) + figures.masked_tokens
     chosen = sorted(targets, key=lambda language: (-targets[language], language))[:_MOST_LINES]
@@ -123,7 +123,7 @@ def _by_language(history: History, time: _TimeAxis) -> str:
         Line(
             language,
             time.points(
-                history.figures,
+                history.steps,
                 partial(_trained_accuracy, language),
             ),
         )
@@ -141,7 +141,7 @@ def _held_out_accuracy(group: str, record: Evaluated) -> float | None:
     return _accuracy(record.held_out.get(group))
 
 
-def _accuracy(figures: PretrainingFigures | None) -> float | None:
+def _accuracy(figures: PretrainingMetrics | None) -> float | None:
     """MLM accuracy, or None if the record lacks the language."""
     return None if figures is None else figures.mlm_accuracy
 
@@ -175,8 +175,8 @@ def _summary(history: History) -> str:
     if starts:
         rows.append(["parameters", _number(starts[-1].parameters)])
         rows.append(["steps planned", _number(starts[-1].total_steps)])
-    if history.figures:
-        last = history.figures[-1]
+    if history.steps:
+        last = history.steps[-1]
         names = ("step", "tokens", "loss", "mlm_accuracy", "nsp_accuracy", "skipped_steps")
         values = {name: getattr(last, name) for name in names}
         rows += [

@@ -254,7 +254,7 @@ class Logging(Section):
     every_steps: Positive = 10
     """Steps between lines of the log and points in TensorBoard."""
     trackers: list[Literal["tensorboard", "wandb", "mlflow"]] = Field(default=["tensorboard"])
-    """Where figures go in addition to the JSON lines. wandb and mlflow are optional extras of the package,
+    """Where metrics go in addition to the JSON lines. wandb and mlflow are optional extras of the package,
     and take addresses and keys from their environment variables (WANDB_MODE, MLFLOW_TRACKING_URI). A resumed
     run continues the same run there."""
     project: Annotated[str, Field(min_length=1)] = "bertmill"

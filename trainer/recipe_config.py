@@ -36,7 +36,7 @@ class MaskRule(Section):
         if self.end_rate is not None and self.rate is None:
             raise ValueError("end_rate needs rate, the share in the first step")
         if (self.mask_share or 0) + (self.random_share or 0) > 1:
-            raise ValueError("mask_share and random_share are more than 1 together")
+            raise ValueError("mask_share and random_share add up to more than 1")
         return self
 
 

@@ -96,11 +96,14 @@ class Job:
     def await_attempt(self, after: int) -> Attempt | None:
         """The attempt after ``after`` once all its ranks make steps, or None if the driver has ended."""
 
-        def begun() -> Attempt | None:
+        def running_attempt() -> Attempt | None:
             newest = self.attempts()[-1:]
             return newest[0] if newest and newest[0].number > after and newest[0].steps >= 0 else None
 
-        found = wait(lambda: begun() is not None or self.driver.poll() is not None, 300) and begun()
+        found = (
+            wait(lambda: running_attempt() is not None or self.driver.poll() is not None, 300)
+            and running_attempt()
+        )
         if not found:
             return None
         folders = list_folders(self.run.uri)
@@ -211,7 +214,7 @@ def chaos(
     place: str, faults: int, seed: int, form: str, folder: Path, store: Store, manifest: Path
 ) -> list[str]:
     """Makes all runs on one storage. Returns the lines of the report."""
-    begun, generator = time.monotonic(), random.Random(seed)
+    started, generator = time.monotonic(), random.Random(seed)
     rounds = [generator.sample(_DRAWN, len(_DRAWN)) for _ in range(faults // len(_DRAWN) + 1)]
     kinds = [kind for kinds in rounds for kind in kinds][:faults]
 
@@ -240,5 +243,5 @@ def chaos(
             chaos_runs.show(run)
     finally:
         nodes.end()
-    lines = chaos_runs.report(f"{place}, nodes of a Ray cluster", runs, [], [], time.monotonic() - begun)
+    lines = chaos_runs.report(f"{place}, nodes of a Ray cluster", runs, [], [], time.monotonic() - started)
     return [line for line in lines if not line.startswith("Changing number")]

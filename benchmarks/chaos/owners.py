@@ -236,7 +236,7 @@ def _end_of(life: Life) -> str:
 
 def chaos(place: str, count: int, generator: random.Random, folder: Path, manifest: Path) -> list[str]:
     """Injects ``count`` events on one storage. Returns the lines of the report."""
-    begun, results = time.monotonic(), Results()
+    started, results = time.monotonic(), Results()
     runs: list[Run] = []
     with Store(place, folder) as store:
 
@@ -259,7 +259,7 @@ def chaos(place: str, count: int, generator: random.Random, folder: Path, manife
             print(f"{run.uri}: {len(run.problems)} problems", flush=True)
             for problem in run.problems:
                 print(f"    {problem}", flush=True)
-    return report(place, runs, results, time.monotonic() - begun)
+    return report(place, runs, results, time.monotonic() - started)
 
 
 def report(place: str, runs: list[Run], results: Results, seconds: float) -> list[str]:

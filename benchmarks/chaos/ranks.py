@@ -63,7 +63,7 @@ class Group:
         self.fault, self.world = fault, world
         self._diary = folder / f"life-{number:04d}.jsonl"
         self._output = folder / f"life-{number:04d}.log"
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._pids: dict[int, int] = {}
         self._statuses: dict[int, int] = {}
         port = free_ports(1)[0]
@@ -187,7 +187,7 @@ class Group:
             committed,
             failed,
             weights,
-            time.monotonic() - self._begun,
+            time.monotonic() - self._started,
             loss,
             self.output(),
         )

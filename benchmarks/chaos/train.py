@@ -169,7 +169,7 @@ def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store,
     """Makes all runs on one storage. Returns the lines of the report."""
     generator, world_runs = random.Random(arguments.seed), arguments.world_runs
     base = store.base
-    begun = time.monotonic()
+    started = time.monotonic()
 
     def new_run(name: str, expected: Rows, dropout: float = 0.1) -> Run:
         uri = f"{base}/{name}"
@@ -197,7 +197,7 @@ def chaos(place: str, arguments: argparse.Namespace, folder: Path, store: Store,
         differences.append(examine_end(run, reference, exact=False))
         changing.append(run)
         show(run)
-    return report(place, runs, changing, differences, time.monotonic() - begun)
+    return report(place, runs, changing, differences, time.monotonic() - started)
 
 
 def main() -> int:

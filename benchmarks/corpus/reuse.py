@@ -48,7 +48,7 @@ from pipeline.stages.templates import PageCopies, ScanCounts, TemplatesResult, s
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
 from schemas.columns.documents import DOCUMENTS
-from schemas.columns.templates import FOUND
+from schemas.columns.templates import SCANNED
 
 COLUMNS = ["key", "content_hash", "sentences"]
 _PAGE = re.compile(rb"<page>.*?</page>", re.S)
@@ -239,7 +239,7 @@ def learned(units: list[Unit]) -> Iterator[tuple[str, TemplateTable]]:
     """The template table of each wiki."""
     for unit in units:
         for file in unit.ranges:
-            found = pa.Table.from_batches(scan_unit(file, 1 << 22, Counter()), FOUND)
+            found = pa.Table.from_batches(scan_unit(file, 1 << 22, Counter()), SCANNED)
             site = SiteInfo(file.lang, file.dbname, dict(file.site_namespaces))
             yield wiki_name(file), learn_wiki([found], site).table
 

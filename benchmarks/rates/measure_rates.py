@@ -200,30 +200,30 @@ def medians(every: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def update(rates: dict[str, Any], found: dict[str, Any], what: str) -> None:
+def update(rates: dict[str, Any], measured: dict[str, Any], origin: str) -> None:
     """Replaces the rates of the stages by the measured ones."""
     for name, stage in rates["build"]["stages"].items():
-        if name in found["seconds"]:
-            stage["per_core_second"] = float(f"{found[stage['amount']] / found['seconds'][name]:.3g}")
-    rates["build"]["measured"] = what
+        if name in measured["seconds"]:
+            stage["per_core_second"] = float(f"{measured[stage['amount']] / measured['seconds'][name]:.3g}")
+    rates["build"]["measured"] = origin
     # A sample has few words, so its time is compared with that of the known machine for as many words.
-    words = found["vocabulary_words"] / 1e6
+    words = measured["vocabulary_words"] / 1e6
     expected = training_seconds(words, Rates.model_validate_json(json.dumps(rates)))
     training = rates["build"]["vocabulary_training"]
-    slowness = found["vocabulary_training_seconds"] / expected
+    slowness = measured["vocabulary_training_seconds"] / expected
     for name in ("base_seconds", "seconds_per_million_words"):
         training[name] = round(training[name] * slowness, 2)
     training["measured"] = f"scaled by {slowness:.2f}, as measured with {words:.2f} million words"
 
 
-def update_ratios(rates: dict[str, Any], found: dict[str, Any]) -> None:
+def update_ratios(rates: dict[str, Any], measured: dict[str, Any]) -> None:
     """Replaces the ratios of the corpus by the measured ones."""
     corpus = rates["corpus"]
-    corpus["measured"] = f"ratios of the same run: {found['compressed_mb']:.1f} MB compressed"
-    corpus["text_mb_per_compressed_mb"] = float(f"{found['text_mb'] / found['compressed_mb']:.3g}")
+    corpus["measured"] = f"ratios of the same run: {measured['compressed_mb']:.1f} MB compressed"
+    corpus["text_mb_per_compressed_mb"] = float(f"{measured['text_mb'] / measured['compressed_mb']:.3g}")
     names = ("tokens_per_text_byte", "documents_mb_per_text_mb", "shard_bytes_per_token")
     for name in (*names, "moved_bytes_per_token"):
-        corpus[name] = float(f"{found[name]:.3g}")
+        corpus[name] = float(f"{measured[name]:.3g}")
 
 
 def main() -> None:
@@ -249,24 +249,24 @@ def main() -> None:
         "vocabulary": {"size": arguments.vocabulary},
         "instances": {"passes": arguments.passes},
     }
-    found = measure_together(fields, arguments.processes)
-    print(json.dumps(found, indent=1))
+    measured = measure_together(fields, arguments.processes)
+    print(json.dumps(measured, indent=1))
     if arguments.output:
-        write(RATES_PATH, arguments.output, found, corpus=False, processes=arguments.processes)
+        write(RATES_PATH, arguments.output, measured, corpus=False, processes=arguments.processes)
     if arguments.write:
         corpus = arguments.write == "all"
-        write(RATES_PATH, RATES_PATH, found, corpus=corpus, processes=arguments.processes)
+        write(RATES_PATH, RATES_PATH, measured, corpus=corpus, processes=arguments.processes)
 
 
-def write(before: Path, after: Path, found: dict[str, Any], *, corpus: bool, processes: int) -> None:
+def write(before: Path, after: Path, measured: dict[str, Any], *, corpus: bool, processes: int) -> None:
     """Writes the rates in ``before`` with the measured ones to ``after``."""
     rates = json.loads(before.read_text())
     day = datetime.now(UTC).date().isoformat()
-    size = f"{found['compressed_mb']:.1f} MB of dumps"
+    size = f"{measured['compressed_mb']:.1f} MB of dumps"
     busy = f"{processes} processes at the same time, " if processes > 1 else ""
-    update(rates, found, f"CPU time of one core of a virtual machine ({cpu()}), {busy}{size}, {day}")
+    update(rates, measured, f"CPU time of one core of a virtual machine ({cpu()}), {busy}{size}, {day}")
     if corpus:
-        update_ratios(rates, found)
+        update_ratios(rates, measured)
     after.write_text(json.dumps(rates, indent=1) + "\n")
 
 

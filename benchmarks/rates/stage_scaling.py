@@ -84,8 +84,8 @@ def of_text(path: Path, folder: Path, megabytes: float, files: int) -> Work:
         handle.close()
     source = {"name": "text", "kind": "jsonl", "paths": [f"{folder}/*.jsonl"]}
     unit = -(-sum(file.stat().st_size for file in folder.iterdir()) // files)
-    words = (f"--sources={json.dumps([source])}", "--dedup.near=true", f"--extraction.unit_bytes={unit}")
-    return Work(words, "instances")
+    command = (f"--sources={json.dumps([source])}", "--dedup.near=true", f"--extraction.unit_bytes={unit}")
+    return Work(command, "instances")
 
 
 def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
@@ -93,7 +93,7 @@ def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
     environment = {**os.environ, "RAY_AUTH_MODE": "disabled", "PYTHONPATH": str(ROOT)}
     # An ended build may still have a worker that writes.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        words = [
+        command = [
             "pipeline/build_corpus.py",
             "--config",
             config,
@@ -106,18 +106,18 @@ def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
         everything = os.sched_getaffinity(0)
         os.sched_setaffinity(0, set(sorted(everything)[:cores]))
         process = subprocess.Popen(
-            [sys.executable, *words], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+            [sys.executable, *command], cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
         )
         os.sched_setaffinity(0, everything)
-        begun: dict[str, float] = {}
+        started: dict[str, float] = {}
         found: dict[str, float] = {}
         for line in process.stderr or ():
             begins, ends = _BEGINS.search(line), _ENDS.search(line)
             if begins:
-                begun[begins[1]] = time.monotonic()
+                started[begins[1]] = time.monotonic()
             elif ends:
                 stage = ends[1].partition("-")[0]
-                found[stage] = found.get(stage, 0.0) + time.monotonic() - begun[ends[1]]
+                found[stage] = found.get(stage, 0.0) + time.monotonic() - started[ends[1]]
                 if stage == work.until:
                     process.terminate()
         if process.wait() != 0 and work.until not in found:
@@ -127,14 +127,14 @@ def stage_seconds(config: str, cores: int, work: Work) -> dict[str, float]:
 
 def _shown(arguments: argparse.Namespace) -> str:
     """The arguments as the document shows them, files by name."""
-    words = [arguments.config]
+    parts = [arguments.config]
     if arguments.dumps:
-        words.append(f"--dumps {arguments.dumps.rpartition('/')[2]}")
+        parts.append(f"--dumps {arguments.dumps.rpartition('/')[2]}")
     if arguments.copies > 1:
-        words.append(f"--copies {arguments.copies}")
+        parts.append(f"--copies {arguments.copies}")
     if arguments.text:
-        words.append(f"--text {arguments.text.name} --megabytes {arguments.megabytes:g}")
-    return " ".join(words)
+        parts.append(f"--text {arguments.text.name} --megabytes {arguments.megabytes:g}")
+    return " ".join(parts)
 
 
 def main() -> None:

@@ -127,11 +127,11 @@ def filled(text: str) -> str:
     return text
 
 
-def main(words: list[str]) -> int:
+def main(argv: list[str]) -> int:
     """Rewrites the document. With --check, only returns 1 when it is out of date."""
     before = DOCUMENT.read_text(encoding="utf-8")
     after = filled(before)
-    if words == ["--check"]:
+    if argv == ["--check"]:
         return int(before != after)
     DOCUMENT.write_text(after, encoding="utf-8")
     return 0

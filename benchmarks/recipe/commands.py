@@ -30,15 +30,15 @@ def run(command: Sequence[str], name: str) -> None:
     if shutdown.requested():
         raise Stopped(name)
     with subprocess.Popen(command, env=environment) as child:
-        status, told = None, False
+        status, signaled = None, False
         while status is None:
             with suppress(subprocess.TimeoutExpired):
                 status = child.wait(_POLL_SECONDS)
-            if shutdown.requested() and not told:
+            if shutdown.requested() and not signaled:
                 # After Ctrl-C in a terminal this is the second signal, which changes nothing.
                 child.send_signal(signal.SIGTERM)
-                told = True
-    if told or status == shutdown.EXIT_STOPPED:
+                signaled = True
+    if signaled or status == shutdown.EXIT_STOPPED:
         raise Stopped(name)
     if status:
         raise BertmillError(f"{name}: ended with status {status}; its messages are above")

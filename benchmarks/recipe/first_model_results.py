@@ -58,14 +58,14 @@ def run_summary(run: str, every: int) -> dict[str, Any]:
     for event in history.events:
         events[event.event].append(event.to_json())
     rates: dict[int, list[Record]] = defaultdict(list)
-    for record in history.figures:
+    for record in history.steps:
         rates[record.max_seq_length].append(record.to_json())
     return {
         "config": events["started"][0]["config"],
         "started": [{name: one[name] for name in _STARTED} for one in events["started"]],
         "ready": events["ready"],
         "skipped": [one["step"] for one in events["skipped"]],
-        "training": [_point(one.to_json()) for one in history.figures if one.step % every == 0],
+        "training": [_point(one.to_json()) for one in history.steps if one.step % every == 0],
         "held_out": [
             {
                 "step": one.step,

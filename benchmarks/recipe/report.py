@@ -13,7 +13,7 @@ def results(call: Call, state: State) -> dict[str, Any]:
     """The stages' results with the curve, the rates and the card-hours of the run."""
     uri = call.at("runs", "model")
     steps = sum(state.get("plan")["steps"])
-    spacing = _spacing(read_history(uri).figures)
+    spacing = _spacing(read_history(uri).steps)
     summary = run_summary(uri, max(1, steps // (100 * spacing)) * spacing)
     seconds = sum(one.step_seconds * lines for one, lines in _lines(uri))
     return {
@@ -32,7 +32,7 @@ def _spacing(figures: list[StepRecord]) -> int:
 
 def _lines(uri: str) -> list[tuple[Any, int]]:
     """The lines of the log, and how many steps each covers."""
-    figures = read_history(uri).figures
+    figures = read_history(uri).steps
     before = [0, *(one.step for one in figures[:-1])]
     return [(one, one.step - last) for one, last in zip(figures, before, strict=True)]
 

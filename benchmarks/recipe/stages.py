@@ -81,7 +81,7 @@ def measure(call: Call, _: State) -> Result:
     command = _run_of(call, "measure", phases, "--logging.every_steps=1", "--evaluation=null", *_SAVES)
     run(command, "measuring run")
     lines = [
-        (line.max_seq_length, line.step_seconds) for line in read_history(call.at("runs", "measure")).figures
+        (line.max_seq_length, line.step_seconds) for line in read_history(call.at("runs", "measure")).steps
     ]
     return {"step_seconds": [step_seconds(lines, phase["max_seq_length"]) for phase in phases]}
 

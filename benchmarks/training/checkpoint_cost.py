@@ -70,9 +70,9 @@ class Training:
 
     def rate(self, during: float) -> float:
         """Products per second over the next ``during`` seconds."""
-        before, begun = self.products, time.monotonic()
+        before, started = self.products, time.monotonic()
         time.sleep(during)
-        return (self.products - before) / (time.monotonic() - begun)
+        return (self.products - before) / (time.monotonic() - started)
 
 
 def main() -> None:
@@ -100,12 +100,12 @@ def measure(size: str, run: str, saves: int, device: torch.device) -> None:
     with Training(device) as training:
         quiet = training.rate(3.0)
         for step in range(1, saves + 1):
-            begun = time.monotonic()
+            started = time.monotonic()
             store.save_async(step, state)
-            stalls.append(time.monotonic() - begun)
-            before, begun = training.products, time.monotonic()
+            stalls.append(time.monotonic() - started)
+            before, started = training.products, time.monotonic()
             store.wait()
-            rate = (training.products - before) / (time.monotonic() - begun)
+            rate = (training.products - before) / (time.monotonic() - started)
             result = store.last_result
             assert result is not None
             print(
@@ -113,12 +113,12 @@ def measure(size: str, run: str, saves: int, device: torch.device) -> None:
                 f" {result.seconds:.1f} s with training at {100 * rate / quiet:.0f} % of its speed"
             )
     store.close()
-    begun = time.monotonic()
+    started = time.monotonic()
     found = latest_verified(run)
     assert found is not None
-    verified = time.monotonic() - begun
+    verified = time.monotonic() - started
     found.load()
-    print(f"resume: verified in {verified:.1f} s, loaded in {time.monotonic() - begun - verified:.1f} s")
+    print(f"resume: verified in {verified:.1f} s, loaded in {time.monotonic() - started - verified:.1f} s")
     stall = statistics.median(stalls[1:])
     print(
         f"stall: {stall:.3f} s = {100 * stall / INTERVAL_SECONDS:.3f} % of one save in {INTERVAL_SECONDS:g} s"

@@ -14,13 +14,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from trainer.kernels.products import (
-    Product,
+from trainer.kernels.matmuls import (
+    Matmul,
     add_input_gradient,
     choose_algorithms,
     input_gradient,
     linear,
-    products_of_layer,
+    matmuls_of_layer,
     use_algorithms,
     weight_gradient,
 )
@@ -29,21 +29,21 @@ SHAPES = {"base": (131_072, 768, 3_072), "large": (65_536, 1_024, 4_096)}
 _ROUNDS, _REPEATS = 5, 10
 
 
-def call_of(product: Product, tokens: int) -> Callable[[], Tensor]:
+def call_of(matmul: Matmul, tokens: int) -> Callable[[], Tensor]:
     """The product on random operands."""
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, device="cuda", dtype=torch.bfloat16) * 0.5
 
-    n, k = product.n, product.k
+    n, k = matmul.n, matmul.k
     x, dy, weight, bias = random(tokens, k), random(tokens, n), random(n, k), random(n)
     calls: dict[str, Callable[[], Tensor]] = {
-        "forward": lambda: linear(x, weight, bias if product.bias else None),
+        "forward": lambda: linear(x, weight, bias if matmul.bias else None),
         "input": lambda: input_gradient(dy, weight),
         "input add": lambda: add_input_gradient(x, dy, weight),
         "weight": lambda: weight_gradient(dy, x),
     }
-    return calls[product.kind]
+    return calls[matmul.kind]
 
 
 def microseconds(call: Callable[[], object]) -> float:
@@ -58,10 +58,10 @@ def microseconds(call: Callable[[], object]) -> float:
     return float(start.elapsed_time(end)) / _REPEATS * 1e3
 
 
-def compare(product: Product, tokens: int, device: torch.device) -> dict[str, float]:
+def compare(matmul: Matmul, tokens: int, device: torch.device) -> dict[str, float]:
     """Microseconds of torch and of the chosen algorithm."""
-    choice = choose_algorithms([product], tokens, device)
-    call = call_of(product, tokens)
+    choice = choose_algorithms([matmul], tokens, device)
+    call = call_of(matmul, tokens)
     rounds = []
     for _ in range(_ROUNDS):
         times = []
@@ -78,13 +78,13 @@ def main() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     for size, (tokens, hidden, inner) in SHAPES.items():
         total = dict.fromkeys(("torch_us", "chosen_us"), 0.0)
-        for product in products_of_layer(hidden, inner, gated=False, tanh=True, bias=True, pre_norm=False):
-            if product.kind == "gelu":
+        for matmul in matmuls_of_layer(hidden, inner, gated=False, tanh=True, bias=True, pre_norm=False):
+            if matmul.kind == "gelu":
                 continue
-            found = compare(product, tokens, device)
+            found = compare(matmul, tokens, device)
             for name in total:
                 total[name] += found[name]
-            print(json.dumps({"size": size, "tokens": tokens, "product": product.key, **found}), flush=True)
+            print(json.dumps({"size": size, "tokens": tokens, "product": matmul.key, **found}), flush=True)
         print(json.dumps({"size": size, "product": "all", **total}), flush=True)
 
 

@@ -267,17 +267,17 @@ def transformers(case: str, variant: str, corpus: Path, arguments: argparse.Name
         detached: Tensor = loss.detach()
         return detached
 
-    begun = time.monotonic()
+    started = time.monotonic()
     float(step(0))
-    first_line = time.monotonic() - begun
+    first_line = time.monotonic() - started
     for number in range(1, 4):
         loss = step(number)
     float(loss)
-    begun, steps = time.monotonic(), max(3, arguments.every * arguments.lines // 2)
+    started, steps = time.monotonic(), max(3, arguments.every * arguments.lines // 2)
     for number in range(steps):
         loss = step(number)
     last = float(loss)
-    seconds = (time.monotonic() - begun) / steps
+    seconds = (time.monotonic() - started) / steps
     sizes = rows["attention_mask"].sum(1).double()
     count = parts * batch_rows
     real, squares = float(sizes.mean()) * count, float((sizes**2).mean()) * count

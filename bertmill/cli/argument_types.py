@@ -1,4 +1,4 @@
-"""What the commands' parsers share: numbers with a range, whose violation is a usage error."""
+"""Argument types of all commands: numbers with a range. A number outside is a usage error."""
 
 import argparse
 import math

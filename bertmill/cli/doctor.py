@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Prints the findings. Returns 0 when nothing failed, else 1."""
     failed = False
     for finding in chain(examine(arguments.uris), _examine_config(arguments.config)):
-        print(f"{finding.level:<5} {finding.what}")
+        print(f"{finding.level:<5} {finding.text}")
         failed = failed or finding.level == "fail"
     return int(failed)
 

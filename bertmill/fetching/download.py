@@ -104,7 +104,7 @@ def _locked(part: Path, url: str) -> Iterator[BinaryIO]:
             try:
                 fcntl.flock(target, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
-                raise StorageError(f"{part}: another process is downloading {url} to it") from error
+                raise StorageError(f"{part}: another process is downloading {url} to this file") from error
             yield target
     except FileNotFoundError:  # on the server
         raise

@@ -282,7 +282,8 @@ def _phase(
         )
     if phase.global_batch < gpus:
         raise ConfigError(
-            f"phases: global_batch {phase.global_batch} has no sequence for some of {gpus} GPUs"
+            f"phases: global_batch {phase.global_batch} is below the number of GPUs, {gpus}; raise it or"
+            " lower --gpus"
         )
     training = rates.training
     model, length = config.model.with_vocabulary(vocab_size), phase.max_seq_length

@@ -97,11 +97,11 @@ def check_memory(config: TrainConfig, vocab_size: int, gpus: int, gib: float, ra
         if _fits(needed, gib, rates):
             continue
         fitting = largest_micro_batch(config, phase, vocab_size, gib, rates, gpus)
-        way = "data_parallel: fsdp, " if config.data_parallel == "ddp" and gpus > 1 else ""
+        fsdp = "data_parallel: fsdp, " if config.data_parallel == "ddp" and gpus > 1 else ""
         advice = (
             f"set it to {fitting}"
             if fitting
-            else f"even one sequence does not fit; set {way}recompute_layers: {config.model.layers}, "
+            else f"even one sequence does not fit; set {fsdp}recompute_layers: {config.model.layers}, "
             "or use larger GPUs"
         )
         raise ConfigError(

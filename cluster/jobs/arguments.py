@@ -8,7 +8,7 @@ from cluster.jobs.config_file import field_help
 
 
 def job_parser(program: str, what: str, example: str, config: type[BaseModel]) -> argparse.ArgumentParser:
-    """A parser whose ``parse_known_args`` leaves overrides such as ``example`` for `load_config`.
+    """A parser of a job. ``parse_known_args`` leaves overrides such as ``example`` for `load_config`.
 
     Its help ends with every field of ``config``, its default and its meaning.
     """

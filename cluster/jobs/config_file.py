@@ -75,15 +75,15 @@ def validate(
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        wanted = {
+        as_text = {
             name: text
             for name, text in (texts or {}).items()
             if any(e["type"] == "string_type" and _dotted(_field_of(e)) == name for e in error.errors())
         }
-        if wanted:
-            for name, text in wanted.items():
+        if as_text:
+            for name, text in as_text.items():
                 _set(data, name, text)
-            rest = {name: text for name, text in (texts or {}).items() if name not in wanted}
+            rest = {name: text for name, text in (texts or {}).items() if name not in as_text}
             return validate(model, data, origin, rest)
         first = error.errors()[0]
         field_place = _field_of(first)
@@ -93,12 +93,12 @@ def validate(
         field = _dotted(first["loc"])
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         if first["type"] == "extra_forbidden":
-            what = "unknown field"
+            problem = "unknown field"
         else:
-            what = f"{first['msg']}, got {first['input']!r:.80}"
-            what = first["msg"] if first["type"] in ("missing", "value_error") else what
+            problem = f"{first['msg']}, got {first['input']!r:.80}"
+            problem = first["msg"] if first["type"] in ("missing", "value_error") else problem
         where = f"{origin}: {field}" if field else origin
-        raise ConfigError(f"{where}: {what}{more}") from error
+        raise ConfigError(f"{where}: {problem}{more}") from error
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:
@@ -178,13 +178,13 @@ def field_help(model: type[BaseModel], prefix: str = "") -> str:
     docs = attribute_docs(model)
     for name, field in model.model_fields.items():
         section = _section_of(field.annotation)
-        shown = f"{prefix}{name}" + (".N" if section and section[1] else "")
+        full_name = f"{prefix}{name}" + (".N" if section and section[1] else "")
         default = "(required)" if field.is_required() else f"[{field.default!r:.40}]"
         meaning = " ".join(docs.get(name, "").replace("``", "").split())
         if section is None:
-            lines.append(f"  {shown:<38} {meaning} {default}")
+            lines.append(f"  {full_name:<38} {meaning} {default}")
         else:
-            lines += [f"  {shown:<38} {meaning}", field_help(section[0], f"{shown}.")]
+            lines += [f"  {full_name:<38} {meaning}", field_help(section[0], f"{full_name}.")]
     return "\n".join(lines)
 
 

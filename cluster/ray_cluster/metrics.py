@@ -18,7 +18,7 @@ _REPEAT_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Figure:
+class Metric:
     """A metric: its name without prefix, its meaning, and its labels besides the run or the build."""
 
     name: str
@@ -28,41 +28,41 @@ class Figure:
 
 # Field of a record of the training log -> metric.
 TRAINING = {
-    "step": Figure("train_step", "Completed optimizer steps."),
-    "tokens": Figure("train_tokens", "Real (non-padding) tokens trained on, over all ranks."),
-    "loss": Figure("train_loss", "MLM loss plus NSP loss, in nats."),
-    "mlm_loss": Figure("train_mlm_loss", "MLM loss, in nats."),
-    "nsp_loss": Figure("train_nsp_loss", "NSP (or sentence-order) loss, in nats."),
-    "mlm_accuracy": Figure("train_mlm_accuracy", "MLM accuracy, 0 to 1."),
-    "nsp_accuracy": Figure("train_nsp_accuracy", "NSP (or sentence-order) accuracy, 0 to 1."),
-    "lr": Figure("train_lr", "Learning rate of the last step."),
-    "grad_norm": Figure("train_grad_norm", "Norm of the last step's gradient, before clipping."),
-    "tokens_per_second": Figure(
+    "step": Metric("train_step", "Completed optimizer steps."),
+    "tokens": Metric("train_tokens", "Real (non-padding) tokens trained on, over all ranks."),
+    "loss": Metric("train_loss", "MLM loss plus NSP loss, in nats."),
+    "mlm_loss": Metric("train_mlm_loss", "MLM loss, in nats."),
+    "nsp_loss": Metric("train_nsp_loss", "NSP (or sentence-order) loss, in nats."),
+    "mlm_accuracy": Metric("train_mlm_accuracy", "MLM accuracy, 0 to 1."),
+    "nsp_accuracy": Metric("train_nsp_accuracy", "NSP (or sentence-order) accuracy, 0 to 1."),
+    "lr": Metric("train_lr", "Learning rate of the last step."),
+    "grad_norm": Metric("train_grad_norm", "Norm of the last step's gradient, before clipping."),
+    "tokens_per_second": Metric(
         "train_tokens_per_second", "Real (non-padding) tokens per second, over all ranks."
     ),
-    "step_seconds": Figure("train_step_seconds", "Mean seconds per step."),
-    "data_wait_share": Figure("train_data_wait_share", "Share of time spent waiting for data, 0 to 1."),
-    "packing_efficiency": Figure(
+    "step_seconds": Metric("train_step_seconds", "Mean seconds per step."),
+    "data_wait_share": Metric("train_data_wait_share", "Share of time spent waiting for data, 0 to 1."),
+    "packing_efficiency": Metric(
         "train_packing_efficiency", "Share of the micro-batches' token capacity used, 0 to 1."
     ),
-    "mfu": Figure("train_mfu", "Model FLOP/s utilization: share of the devices' peak FLOP/s, 0 to 1."),
-    "skipped_steps": Figure("train_skipped_steps", "Steps skipped for an abnormal gradient, since step 0."),
-    "consecutive_failed_saves": Figure(
+    "mfu": Metric("train_mfu", "Model FLOP/s utilization: share of the devices' peak FLOP/s, 0 to 1."),
+    "skipped_steps": Metric("train_skipped_steps", "Steps skipped for an abnormal gradient, since step 0."),
+    "consecutive_failed_saves": Metric(
         "train_consecutive_failed_saves", "Consecutive failed saves; 0 after a committed checkpoint."
     ),
-    "checkpoint_seconds": Figure("train_checkpoint_seconds", "Duration of the last checkpoint, in seconds."),
+    "checkpoint_seconds": Metric("train_checkpoint_seconds", "Duration of the last checkpoint, in seconds."),
 }
 BY_LANGUAGE = {
-    "mlm_accuracy": Figure("train_language_mlm_accuracy", "MLM accuracy of a language.", ("lang",)),
-    "nsp_accuracy": Figure("train_language_nsp_accuracy", "NSP accuracy of a language.", ("lang",)),
-    "mlm_loss": Figure("train_language_mlm_loss", "MLM loss of a language.", ("lang",)),
+    "mlm_accuracy": Metric("train_language_mlm_accuracy", "MLM accuracy of a language.", ("lang",)),
+    "nsp_accuracy": Metric("train_language_nsp_accuracy", "NSP accuracy of a language.", ("lang",)),
+    "mlm_loss": Metric("train_language_mlm_loss", "MLM loss of a language.", ("lang",)),
 }
-SAVED_AT = Figure("train_checkpoint_timestamp_seconds", "Start of the last checkpoint, Unix time.")
+SAVED_AT = Metric("train_checkpoint_timestamp_seconds", "Start of the last checkpoint, Unix time.")
 
-UNITS_PLANNED = Figure("build_units_planned", "Units of work in a stage.", ("stage",))
-UNITS_DONE = Figure("build_units_done", "Committed units of a stage.", ("stage",))
-UNITS_FAILED = Figure("build_units_failed", "Units of a stage that failed after all retries.", ("stage",))
-STAGE_RATE = Figure(
+UNITS_PLANNED = Metric("build_units_planned", "Units of work in a stage.", ("stage",))
+UNITS_DONE = Metric("build_units_done", "Committed units of a stage.", ("stage",))
+UNITS_FAILED = Metric("build_units_failed", "Units of a stage that failed after all retries.", ("stage",))
+STAGE_RATE = Metric(
     "build_stage_rate", "Throughput of a stage per second, in the stage's own unit.", ("stage",)
 )
 
@@ -87,15 +87,15 @@ class Gauges:
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def set(self, figure: Figure, value: float, **labels: str) -> None:
-        """Sets the gauge of ``figure`` for these labels."""
+    def set(self, metric: Metric, value: float, **labels: str) -> None:
+        """Sets the gauge of ``metric`` for these labels."""
         tags = {**self._fixed, **labels}
         with self._lock:
-            gauge = self._gauges.get(figure.name)
+            gauge = self._gauges.get(metric.name)
             if gauge is None:
-                keys = (*self._fixed, *figure.labels)
-                gauge = self._gauges[figure.name] = Gauge(PREFIX + figure.name, figure.text, tag_keys=keys)
-            self._values[(figure.name, *labels.values())] = (gauge, float(value), tags)
+                keys = (*self._fixed, *metric.labels)
+                gauge = self._gauges[metric.name] = Gauge(PREFIX + metric.name, metric.text, tag_keys=keys)
+            self._values[(metric.name, *labels.values())] = (gauge, float(value), tags)
             gauge.set(float(value), tags=tags)
         if self._thread is None:
             self._thread = threading.Thread(target=self._repeat, name="metrics", daemon=True)
@@ -139,13 +139,13 @@ class TrainingMetrics(_Publisher):
             if record["event"] in ("started", "saving"):
                 self._gauges.set(SAVED_AT, time.time())
             return
-        for field, figure in TRAINING.items():
+        for field, metric in TRAINING.items():
             if record.get(field) is not None:
-                self._gauges.set(figure, record[field])
+                self._gauges.set(metric, record[field])
         for lang, fields in record.get("languages", {}).items():
-            for field, figure in BY_LANGUAGE.items():
+            for field, metric in BY_LANGUAGE.items():
                 if fields.get(field) is not None:
-                    self._gauges.set(figure, fields[field], lang=lang)
+                    self._gauges.set(metric, fields[field], lang=lang)
 
 
 class BuildMetrics(_Publisher):

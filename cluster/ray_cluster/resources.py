@@ -47,8 +47,8 @@ def await_bundle(bundle: Mapping[str, float], what: str) -> None:
 
     Requests the resources, so that an autoscaler can add nodes.
     """
-    begun = time.monotonic()
-    next_line = begun + UNTIL_FIRST_LINE
+    started = time.monotonic()
+    next_line = started + UNTIL_FIRST_LINE
     group = placement_group([dict(bundle)])
     try:
         while not group.wait(_POLL_SECONDS):
@@ -59,7 +59,7 @@ def await_bundle(bundle: Mapping[str, float], what: str) -> None:
                 next_line = now + BETWEEN_LINES
                 missing = shortage(bundle, 1)
                 if missing is not None:
-                    logger.warning("%s: waiting for %s (%.0f s)", what, missing, now - begun)
+                    logger.warning("%s: waiting for %s (%.0f s)", what, missing, now - started)
     finally:
         remove_placement_group(group)
 

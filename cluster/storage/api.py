@@ -304,7 +304,7 @@ def _backend_of(scheme_name: str) -> ModuleType | None:
         return http
     from cluster.storage import smart_open_backend
 
-    return smart_open_backend if smart_open_backend.known(scheme_name) else None
+    return smart_open_backend if smart_open_backend.is_supported(scheme_name) else None
 
 
 def _glob_expression(pattern: str) -> re.Pattern[str]:

@@ -11,7 +11,7 @@ BUFFER_BYTES = 1 << 20
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
-def check_range(content_range: str | None, start: int, length: int | None, got: int, what: str) -> None:
+def check_range(content_range: str | None, start: int, length: int | None, received: int, what: str) -> None:
     """Raises HalfAnswerError unless a response has ``length`` bytes from ``start``, or fewer at the end.
 
     ``content_range`` is the response's header. A server without support for ranges omits it and sends the
@@ -26,8 +26,10 @@ def check_range(content_range: str | None, start: int, length: int | None, got: 
     if length is None or not match:
         return
     end = start + length if match[2] == "*" else min(start + length, int(match[2]))
-    if got != max(0, end - start):
-        raise retries.HalfAnswerError(f"{what}: requested {end - start} bytes, but the response has {got}")
+    if received != max(0, end - start):
+        raise retries.HalfAnswerError(
+            f"{what}: requested {end - start} bytes, but the response has {received}"
+        )
 
 
 class RangedFile(io.RawIOBase):

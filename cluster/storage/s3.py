@@ -109,12 +109,12 @@ def read_range(uri: str, start: int, length: int, etag: str | None = None) -> by
     if length <= 0:
         return b""
     bucket, key = split(uri)
-    wanted = {"IfMatch": etag} if etag else {}
-    wanted["Range"] = f"bytes={start}-{start + length - 1}"
+    conditions = {"IfMatch": etag} if etag else {}
+    conditions["Range"] = f"bytes={start}-{start + length - 1}"
 
     def get() -> bytes:
         try:
-            answer = client().get_object(Bucket=bucket, Key=key, **wanted)
+            answer = client().get_object(Bucket=bucket, Key=key, **conditions)
         except botocore_errors.ClientError as error:
             if error_code(error) in ("InvalidRange", "416"):
                 return b""
@@ -292,10 +292,10 @@ def open_stream(uri: str) -> ranged.ResumingStream:
     def open_at(position: int) -> IO[bytes]:
         if position >= total:
             return cast("IO[bytes]", _Empty())
-        wanted = {"Range": f"bytes={position}-"} if position else {}
+        conditions = {"Range": f"bytes={position}-"} if position else {}
 
         def get() -> Any:
-            answer = client().get_object(Bucket=bucket, Key=key, IfMatch=etag, **wanted)
+            answer = client().get_object(Bucket=bucket, Key=key, IfMatch=etag, **conditions)
             ranged.check_range(answer.get("ContentRange"), position, None, 0, uri)
             return answer["Body"]
 

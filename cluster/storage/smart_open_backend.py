@@ -23,7 +23,7 @@ from schemas.redaction import redact
 _UNAVAILABLE = cast("dict[str, str]", getattr(transport, "_ERRORS", {}))
 
 
-def known(scheme: str) -> bool:
+def is_supported(scheme: str) -> bool:
     """Whether smart-open has a transport of this name, installed or not."""
     return scheme in transport.SUPPORTED_SCHEMES or scheme in _UNAVAILABLE
 

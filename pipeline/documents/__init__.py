@@ -1,1 +1,1 @@
-"""Documents: extraction of a unit, page policy, counts, selection and removals."""
+"""Documents: extraction of a unit, skip rules, counts, split, selection and removals."""

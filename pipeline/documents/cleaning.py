@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from pipeline.config import BuildConfig
 from pipeline.documents.filters import Document, Filters
-from pipeline.documents.page_policy import document_skip_reason, is_disambiguation, list_share
+from pipeline.documents.skip_rules import document_skip_reason, is_disambiguation, list_share
 from pipeline.sources.documents import RawDocument
 from pipeline.text.normalize import normalize_paragraphs, to_nfc
 from pipeline.text.sentences.split import spaces_before, split_paragraphs

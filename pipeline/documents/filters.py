@@ -61,7 +61,8 @@ class Filters:
 
     def __init__(self, entries: Sequence[config.DocumentFilter]) -> None:
         self._filters = [
-            (entry.use, _made(entry, f"extraction.filters.{number}")) for number, entry in enumerate(entries)
+            (entry.use, _create(entry, f"extraction.filters.{number}"))
+            for number, entry in enumerate(entries)
         ]
 
     def __bool__(self) -> bool:
@@ -84,14 +85,14 @@ class Filters:
         return None
 
 
-def _made(entry: config.DocumentFilter, field: str) -> Any:
+def _create(entry: config.DocumentFilter, field: str) -> Any:
     factory = load_plugin(entry.use, f"{field}.use").object
     try:
-        made = factory(**entry.options)
+        document_filter = factory(**entry.options)
     except Exception as error:
         # Third-party code may raise anything.
         message = " ".join(str(error).split())
         raise ConfigError(f"{field}: {entry.use}: {type(error).__name__}: {message}") from error
-    if not callable(getattr(made, "filter", None)):
+    if not callable(getattr(document_filter, "filter", None)):
         raise ConfigError(f"{field}: {entry.use}: has no method filter(document)")
-    return made
+    return document_filter

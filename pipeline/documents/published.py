@@ -11,7 +11,8 @@ import pyarrow.compute as pc
 
 from pipeline.documents.part import Part
 from pipeline.documents.removals import Removals
-from pipeline.documents.selection import Split, read_kept
+from pipeline.documents.selection import read_kept
+from pipeline.documents.split import Split
 from schemas.columns.published_documents import PUBLISHED_DOCUMENTS
 
 Side = Literal["train", "validation"]
@@ -88,7 +89,7 @@ def shard_tables(
     shard: DocumentShard, parts: Iterable[Part], removals: Removals, split: Split
 ) -> Iterator[pa.Table]:
     """PUBLISHED_DOCUMENTS of the shard in the order of its parts, about a thousand rows at a time."""
-    held: list[pa.Table] = []
+    buffered: list[pa.Table] = []
     rows = 0
     for part in parts:
         for table in read_kept(part, removals, list(_COLUMNS)):
@@ -96,13 +97,13 @@ def shard_tables(
             chosen = np.asarray(pc.equal(table["lang"], shard.lang)) & (
                 held_out == (shard.side == "validation")
             )
-            held.append(_published(table.filter(pa.array(chosen))))
-            rows += held[-1].num_rows
+            buffered.append(_published(table.filter(pa.array(chosen))))
+            rows += buffered[-1].num_rows
             if rows >= _ROW_GROUP_ROWS:
-                yield pa.concat_tables(held)
-                held, rows = [], 0
+                yield pa.concat_tables(buffered)
+                buffered, rows = [], 0
     if rows:
-        yield pa.concat_tables(held)
+        yield pa.concat_tables(buffered)
 
 
 def _published(documents: pa.Table) -> pa.Table:

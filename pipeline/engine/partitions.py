@@ -48,8 +48,8 @@ def plan_partitions(sizes: I64, pending: I64) -> list[Partition]:
     >>> [(one.first, one.last) for one in plan_partitions(sizes, np.array([0, 1, 3]))]
     [(0, 0), (1, 1), (3, 3)]
     """
-    wanted = sizes[pending]
-    ends = [0, *np.cumsum(wanted).tolist()]
+    pending_sizes = sizes[pending]
+    ends = [0, *np.cumsum(pending_sizes).tolist()]
     count = partition_count(ends[-1], len(pending))
     gaps = [0, *(np.flatnonzero(np.diff(pending) > 1) + 1).tolist(), len(pending)]
     if count == len(pending):
@@ -57,7 +57,7 @@ def plan_partitions(sizes: I64, pending: I64) -> list[Partition]:
     else:
         # Gaps always separate partitions.
         most = max(count, len(gaps) - 1)
-        least, enough = max(int(wanted.max(initial=0)), -(-ends[-1] // most)), ends[-1]
+        least, enough = max(int(pending_sizes.max(initial=0)), -(-ends[-1] // most)), ends[-1]
         while least < enough:
             middle = (least + enough) // 2
             if len(_opens(ends, gaps, middle)) - 1 <= most:

@@ -133,14 +133,14 @@ def grouped(items: Sequence[Item], sizes: Sequence[int], cores: float) -> list[l
     least = 2 * total / MOST_MAP_TASKS
     target = max(min(GROUP_BYTES, total / (_GROUPS_PER_CORE * max(1.0, cores))), least)
     groups: list[list[Item]] = []
-    held = 0
+    group_weight = 0
     for item, weight in zip(items, weights, strict=True):
-        if groups and held + weight <= target:
+        if groups and group_weight + weight <= target:
             groups[-1].append(item)
-            held += weight
+            group_weight += weight
         else:
             groups.append([item])
-            held = weight
+            group_weight = weight
     return groups
 
 

@@ -39,7 +39,7 @@ class MapOutput:
         self._tables: list[pa.Table] = []
         self._of_rows: list[I64] = []
         """The bucket of every row in memory."""
-        self._held = 0
+        self._buffered_bytes = 0
         self._runs: list[I64] = []
         """For each run, the bytes of every bucket."""
         self._cleanup = ExitStack()
@@ -58,8 +58,8 @@ class MapOutput:
             return
         self._tables.append(table.select(self._schema.names).cast(self._schema))
         self._of_rows.append(table[BUCKET].to_numpy().astype(np.int64))
-        self._held += table.nbytes
-        if self._held >= _RUN_BYTES:
+        self._buffered_bytes += table.nbytes
+        if self._buffered_bytes >= _RUN_BYTES:
             self._end_run()
 
     def finish(self, uri: str) -> None:
@@ -82,7 +82,7 @@ class MapOutput:
         if not self._tables:
             return
         table, buckets = pa.concat_tables(self._tables), np.concatenate(self._of_rows)
-        self._tables, self._of_rows, self._held = [], [], 0
+        self._tables, self._of_rows, self._buffered_bytes = [], [], 0
         rows = table.take(pa.array(np.argsort(buckets, kind="stable"))).combine_chunks()
         counts = np.bincount(buckets, minlength=self._buckets)
         if len(counts) > self._buckets:

@@ -3,15 +3,15 @@
 import math
 
 
-def ticks(low: float, high: float, wanted: int) -> list[float]:
+def ticks(low: float, high: float, count: int) -> list[float]:
     """Multiples of a round step (1, 2 or 5 times a power of ten) from ``low`` to ``high``.
 
-    The step is the smallest with at most about ``wanted`` ticks.
+    The step is the smallest with at most about ``count`` ticks.
 
     >>> ticks(0, 90, 5)
     [0.0, 20.0, 40.0, 60.0, 80.0]
     """
-    rough = (high - low) / wanted
+    rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     # Tolerate the rounding of the logarithm.
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * 0.999)

@@ -37,30 +37,30 @@ def bars(
     other, each with its number. ``shares`` shows values between 0 and 1 as percentages. A last bar sums up
     the rows beyond 30, except for shares and unstacked parts, which have no sum.
     """
-    shown, note = _shortened(rows, summed=stacked and not shares)
-    if not shown:
+    visible, note = _shortened(rows, summed=stacked and not shares)
+    if not visible:
         return "<p>None.</p>"
-    names = max(len(row.name) for row in shown) * _LETTER
+    names = max(len(row.name) for row in visible) * _LETTER
     left = min(260.0, max(60.0, names)) + 14
     lanes = 1 if stacked else max(1, len(series))
     pitch = (_BAR if stacked else _LANE) * lanes + _GAP
     top = _TOP + (22 if series else 0)
-    bottom = top + pitch * len(shown)
-    axis = _Axis(max(_reach(row, stacked) for row in shown), left, _WIDTH - _VALUE_ROOM, shares)
+    bottom = top + pitch * len(visible)
+    axis = _Axis(max(_reach(row, stacked) for row in visible), left, _WIDTH - _VALUE_ROOM, shares)
     parts = [axis.grid(top, bottom, unit), _legend(series, left)]
-    for number, row in enumerate(shown):
+    for number, row in enumerate(visible):
         parts.append(_row(row, top + number * pitch, axis, series, stacked))
     return _svg(bottom + 40, unit, parts) + note
 
 
 def _shortened(rows: Sequence[Bar], summed: bool) -> tuple[list[Bar], str]:
-    shown, rest = list(rows[:MOST_BARS]), rows[MOST_BARS:]
+    visible, rest = list(rows[:MOST_BARS]), rows[MOST_BARS:]
     if not rest:
-        return shown, ""
+        return visible, ""
     if summed:
         total = tuple(sum(values) for values in zip(*(row.values for row in rest), strict=True))
-        return [*shown, Bar(f"{len(rest)} more", total)], ""
-    return shown, f"<p class=note>{len(rest)} more are in the table of languages below.</p>"
+        return [*visible, Bar(f"{len(rest)} more", total)], ""
+    return visible, f"<p class=note>{len(rest)} more are in the table of languages below.</p>"
 
 
 def _reach(row: Bar, stacked: bool) -> float:

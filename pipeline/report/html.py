@@ -90,7 +90,7 @@ def _head(manifest: Manifest) -> str:
 
 def _funnel(manifest: Manifest, languages: Languages) -> str:
     counts = manifest.counts
-    whole = [
+    totals = [
         Bar("pages in the sources", (counts.pages.pages_seen,)),
         Bar("kept by extraction", (counts.pages.kept,)),
         Bar("after deduplication", (counts.documents,)),
@@ -103,7 +103,7 @@ def _funnel(manifest: Manifest, languages: Languages) -> str:
     ]
     series = ("documents", "removed documents", "skipped pages")
     return (
-        bars(whole, "pages")
+        bars(totals, "pages")
         + "<h3>By language</h3>"
         + bars(parts, "pages in the sources, by outcome", series)
     )

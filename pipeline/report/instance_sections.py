@@ -38,12 +38,12 @@ def _tokens(by_length: Mapping[str, dict[str, InstanceCounts]]) -> str:
     """Tokens in = used + cut + left over, by length and by language."""
     series = ("used", "cut to fit the length", "left over")
     text = "<p>Copies of documents and all passes included. Special tokens are not counted.</p>"
-    whole, reasons = [], Counter[str]()
+    by_set, reasons = [], Counter[str]()
     for name, by_language in by_length.items():
         account = totals(by_language)
-        whole.append(_account(name, account))
+        by_set.append(_account(name, account))
         reasons.update({f"{name}: {reason}".replace("_", " "): n for reason, n in account.left_over.items()})
-    text += bars(whole, "tokens", series)
+    text += bars(by_set, "tokens", series)
     left = sorted(((name, count) for name, count in reasons.items() if count), key=lambda item: -item[1])
     if left:
         text += "<h3>Left over, by reason</h3>" + bars([Bar(name, (n,)) for name, n in left], "tokens")

@@ -56,13 +56,13 @@ def compression_of(uri: str, head: bytes) -> str:
     Raises InputError when the suffix and the first bytes disagree.
     """
     name = public_uri(uri).lower()
-    named = next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
-    if not named:
+    compression = next((kind for suffix, kind in _SUFFIXES.items() if name.endswith(suffix)), "")
+    if not compression:
         return next((kind for kind, magic in _MAGIC.items() if head.startswith(magic)), "")
-    if not head.startswith(_MAGIC[named]):
+    if not head.startswith(_MAGIC[compression]):
         page = "; it is an HTML page, perhaps a server's error message" if looks_like_html(head) else ""
-        raise InputError(f"{uri}: not a {_NAMES[named]} file: it starts with {head[:12]!r}{page}")
-    return named
+        raise InputError(f"{uri}: not a {_NAMES[compression]} file: it starts with {head[:12]!r}{page}")
+    return compression
 
 
 def looks_like_html(head: bytes) -> bool:

@@ -33,7 +33,7 @@ def plan_plain_file(source: Source, file: SourceFile, unit_bytes: int, form_of: 
     parquet = form.endswith("parquet")
     compression = "" if parquet else compression_of(uri, probed.head)
     encoding = "utf-16" if probed.head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
-    whole = Unit(
+    file_unit = Unit(
         source=source.name,
         kind=source.kind,
         uri=uri,
@@ -52,12 +52,12 @@ def plan_plain_file(source: Source, file: SourceFile, unit_bytes: int, form_of: 
     if parquet:
         sizes = row_group_bytes(uri)
         cuts = group_cuts(sizes, unit_bytes)
-        return [replace(whole, start=a, end=b, weight=sum(sizes[a:b])) for a, b in cuts]
+        return [replace(file_unit, start=a, end=b, weight=sum(sizes[a:b])) for a, b in cuts]
     if probed.size <= unit_bytes or form in ("file", "books"):
-        return [whole]
+        return [file_unit]
     if compression or encoding != "utf-8":
-        return [replace(whole, notes=(f"{compression or encoding} data cannot be cut: one unit",))]
-    return [replace(whole, start=start, end=end) for start, end in even_cuts(probed.size, unit_bytes)]
+        return [replace(file_unit, notes=(f"{compression or encoding} data cannot be cut: one unit",))]
+    return [replace(file_unit, start=start, end=end) for start, end in even_cuts(probed.size, unit_bytes)]
 
 
 def is_parquet(head: bytes) -> bool:

@@ -8,7 +8,7 @@ from pipeline.config import BuildConfig
 from pipeline.documents.part import Part, part_size
 from pipeline.documents.published import SIDES, DocumentShard, PartCount, plan_shards, shard_tables
 from pipeline.documents.removals import Removals
-from pipeline.documents.selection import Split
+from pipeline.documents.split import Split
 from pipeline.engine.commit import PartWriter, RowCounts, StageFolder
 from pipeline.engine.progress import Progress
 from pipeline.engine.ray_data import map_items

@@ -62,7 +62,7 @@ EDGES_IN_MEMORY = 20_000_000
 _ROW_BITS = np.uint64(32)
 _ROW_MASK = np.uint64(0xFFFFFFFF)
 
-WANTED = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in ("part", "row")), *EDGES])
+PAIR_ROWS = pa.schema([*(pa.field(name, pa.int64(), nullable=False) for name in ("part", "row")), *EDGES])
 SKETCHES = pa.schema(
     [*EDGES, pa.field("node", pa.uint64(), nullable=False), pa.field("sketch", pa.list_(pa.uint64()))]
 )
@@ -100,12 +100,12 @@ def run_near(
         signatures = SignatureStage.create(work_uri, inputs, threshold)
     _find_pairs(pairs, parts, removals, signatures)
     last = max((part.ordinal for part in parts), default=0)
-    wanted = start("wanted", WANTED, last // PARTS_PER_BUCKET + 1)
-    _rows_of_pairs(wanted, pairs)
+    rows_of_pairs = start("pair-rows", PAIR_ROWS, last // PARTS_PER_BUCKET + 1)
+    _rows_of_pairs(rows_of_pairs, pairs)
     verified = start("verify", EDGES, max(1, -(-sum(pairs.sizes()) // PAIRS_PER_BUCKET)))
-    _verify(verified, wanted, parts, threshold)
+    _verify(verified, rows_of_pairs, parts, threshold)
     clusters = _cluster(verified, start)
-    members = start("members", MEMBERS, wanted.buckets)
+    members = start("members", MEMBERS, rows_of_pairs.buckets)
     _members_by_part(members, clusters)
     keep = start("keep", REMOVALS, max(1, -(-sum(clusters.sizes()) // DOCUMENTS_PER_BUCKET)))
     _keep_smallest(keep, parts, members)
@@ -135,7 +135,7 @@ def _shingles(table: pa.Table) -> tuple[U64, I64]:
     return shingles(hashed_words(sentences.flatten(), offsets_of(sentences)))
 
 
-def _rows_of_pairs(wanted: CommittedShuffle, pairs: CommittedShuffle) -> None:
+def _rows_of_pairs(rows_of_pairs: CommittedShuffle, pairs: CommittedShuffle) -> None:
     """For each part, which of its rows belong to which pairs."""
 
     def emit(bucket: int) -> Iterator[pa.Table]:
@@ -144,31 +144,31 @@ def _rows_of_pairs(wanted: CommittedShuffle, pairs: CommittedShuffle) -> None:
             nodes = table[side].to_numpy()
             rows = pa.array((nodes & _ROW_MASK).astype(np.int64))
             ordinals = (nodes >> _ROW_BITS).astype(np.int64)
-            of_side = pa.table([pa.array(ordinals), rows, table["left"], table["right"]], schema=WANTED)
+            of_side = pa.table([pa.array(ordinals), rows, table["left"], table["right"]], schema=PAIR_ROWS)
             yield of_side.append_column(BUCKET, pa.array(ordinals // PARTS_PER_BUCKET))
 
     def reduce(table: pa.Table) -> pa.Table:
         # Keep one copy of a pair that shares several bands.
-        once = table.group_by(WANTED.names).aggregate([])
-        return once.sort_by([(name, "ascending") for name in WANTED.names])
+        once = table.group_by(PAIR_ROWS.names).aggregate([])
+        return once.sort_by([(name, "ascending") for name in PAIR_ROWS.names])
 
-    wanted.run(_filled(pairs), emit, reduce, WANTED)
+    rows_of_pairs.run(_filled(pairs), emit, reduce, PAIR_ROWS)
 
 
 def _verify(
-    verified: CommittedShuffle, wanted: CommittedShuffle, parts: list[Part], threshold: float
+    verified: CommittedShuffle, rows_of_pairs: CommittedShuffle, parts: list[Part], threshold: float
 ) -> None:
     def emit(part: Part) -> Iterator[pa.Table]:
-        in_bucket = _of_neighbors(wanted, part.ordinal // PARTS_PER_BUCKET)
+        in_bucket = _of_neighbors(rows_of_pairs, part.ordinal // PARTS_PER_BUCKET)
         first, last = np.searchsorted(in_bucket["part"].to_numpy(), [part.ordinal, part.ordinal + 1])
         if first == last:
             return
         of_part = in_bucket.slice(first, last - first)
-        wanted_rows = of_part["row"].to_numpy()
+        pair_rows = of_part["row"].to_numpy()
         chosen = np.zeros(part.rows, bool)
-        chosen[wanted_rows] = True
+        chosen[pair_rows] = True
         for rows, table in chosen_batches(part, chosen, ["sentences"]):
-            begin, end = np.searchsorted(wanted_rows, [rows[0], rows[-1] + 1])
+            begin, end = np.searchsorted(pair_rows, [rows[0], rows[-1] + 1])
             yield from _sketch_rows(part, rows, table, of_part.slice(begin, end - begin), verified.buckets)
 
     def reduce(table: pa.Table) -> pa.Table:
@@ -177,7 +177,7 @@ def _verify(
         sketch_of = {node: values[place].values.to_numpy() for place, node in enumerate(nodes)}
         return verified_pairs(distinct(table.select(EDGES.names)), sketch_of, threshold)
 
-    verified.run(_with_rows(parts, wanted), emit, reduce, SKETCHES, part_size)
+    verified.run(_with_rows(parts, rows_of_pairs), emit, reduce, SKETCHES, part_size)
 
 
 def _with_rows(parts: list[Part], by_part: CommittedShuffle) -> list[Part]:
@@ -193,13 +193,13 @@ def _of_neighbors(shuffle: CommittedShuffle, bucket: int) -> pa.Table:
 
 
 def _sketch_rows(
-    part: Part, rows: I64, table: pa.Table, wanted: pa.Table, buckets: int
+    part: Part, rows: I64, table: pa.Table, rows_of_pairs: pa.Table, buckets: int
 ) -> Iterator[pa.Table]:
     """SKETCHES of the rows, once for each of their pairs, a few megabytes at a time."""
     sketch = pa.array(sketches(*_shingles(table)), pa.list_(pa.uint64()))
     at_once = (8 << 20) // (8 * SKETCH_SHINGLES)
-    for begin in range(0, wanted.num_rows, at_once):
-        some = wanted.slice(begin, at_once)
+    for begin in range(0, rows_of_pairs.num_rows, at_once):
+        some = rows_of_pairs.slice(begin, at_once)
         place = np.searchsorted(rows, some["row"].to_numpy())
         pair = some["left"].to_numpy() ^ (some["right"].to_numpy() * np.uint64(0x9E3779B97F4A7C15))
         columns = [

@@ -82,17 +82,17 @@ def open_signatures(config: BuildConfig, pages: PreviousPages | None) -> Previou
     """
     if config.previous is None or pages is None or not config.dedup.near:
         return None
-    shown = public_uri(config.previous)
+    public = public_uri(config.previous)
     uri = storage.join(config.previous, _SIGNATURES_FILE)
     if not storage.exists(uri):
-        logger.warning("previous: cannot reuse signatures of %s: it has no %s", shown, _SIGNATURES_FILE)
+        logger.warning("previous: cannot reuse signatures of %s: it has no %s", public, _SIGNATURES_FILE)
         return None
     pointer = _parse_pointer(uri, _SignaturePointer)
     changed = ["the version"] if pointer.version != _VERSION else []
     changed += differences(pointer.rules, signature_record(config.dedup.jaccard))
     if changed:
         message = "previous: cannot reuse signatures of %s: it differs in %s"
-        logger.warning(message, shown, ", ".join(changed))
+        logger.warning(message, public, ", ".join(changed))
         return None
     folder = storage.join(config.previous, pointer.folder)
     return PreviousSignatures(StageFolder(folder, pointer.stage_hash, SignatureCounts), pages)
@@ -105,29 +105,31 @@ def open_previous(config: BuildConfig) -> PreviousPages | None:
     """
     if config.previous is None:
         return None
-    shown = public_uri(config.previous)
+    public = public_uri(config.previous)
     if config.previous.rstrip("/") == config.output.rstrip("/"):
-        raise ConfigError(f"previous: {shown}: is the output of this build; name the corpus of another build")
+        raise ConfigError(
+            f"previous: {public}: is the output of this build; name the corpus of another build"
+        )
     if storage.scheme(config.previous) in ("http", "https"):
         raise ConfigError(
-            f"previous: {shown}: a web server cannot list folders; copy the corpus to a folder or a bucket"
+            f"previous: {public}: a web server cannot list folders; copy the corpus to a folder or a bucket"
         )
-    pointer = _read_pointer(config.previous, shown)
+    pointer = _read_pointer(config.previous, public)
     changed = _changes(pointer, config)
     if changed:
-        logger.warning("previous: cannot reuse %s: it differs in %s", shown, ", ".join(changed))
+        logger.warning("previous: cannot reuse %s: it differs in %s", public, ", ".join(changed))
         return None
-    pages = PreviousPages(_parts(config.previous, pointer, shown))
-    logger.info("previous: reusing unchanged pages of %s", shown)
+    pages = PreviousPages(_parts(config.previous, pointer, public))
+    logger.info("previous: reusing unchanged pages of %s", public)
     return pages
 
 
-def _read_pointer(previous: str, shown: str) -> _Pointer:
+def _read_pointer(previous: str, public: str) -> _Pointer:
     """Raises ConfigError if the build is missing, unfinished or without index, CorpusError if damaged."""
     if not storage.exists(storage.join(previous, MANIFEST_NAME)):
         reason = "an unfinished build" if storage.list_files(storage.join(previous, "work")) else "no build"
         raise ConfigError(
-            f"previous: {shown}: {reason} (no {MANIFEST_NAME}); name the folder of a finished build, "
+            f"previous: {public}: {reason} (no {MANIFEST_NAME}); name the folder of a finished build, "
             "or remove `previous`"
         )
     uri = storage.join(previous, _FILE)
@@ -135,7 +137,7 @@ def _read_pointer(previous: str, shown: str) -> _Pointer:
         return _parse_pointer(uri, _Pointer)
     except FileNotFoundError:
         raise ConfigError(
-            f"previous: {shown}: has no {_FILE}: its work folder was removed, or an older version of "
+            f"previous: {public}: has no {_FILE}: its work folder was removed, or an older version of "
             "bertmill built it; remove `previous`"
         ) from None
 
@@ -158,7 +160,7 @@ def _changes(pointer: _Pointer, config: BuildConfig) -> list[str]:
     return differences(pointer.cleaning, cleaning_record(config))
 
 
-def _parts(previous: str, pointer: _Pointer, shown: str) -> list[PreviousPart]:
+def _parts(previous: str, pointer: _Pointer, public: str) -> list[PreviousPart]:
     folder = StageFolder(storage.join(previous, pointer.folder), pointer.stage_hash, UnitCounts)
     try:
         parts = previous_parts(folder)
@@ -166,7 +168,7 @@ def _parts(previous: str, pointer: _Pointer, shown: str) -> list[PreviousPart]:
         raise CorpusError(f"previous: {error}; remove `previous`") from error
     if not parts and not storage.list_files(folder.uri):
         raise CorpusError(
-            f"previous: {shown}: its folder {pointer.folder} was removed; restore it, or remove `previous`"
+            f"previous: {public}: its folder {pointer.folder} was removed; restore it, or remove `previous`"
         )
     return parts
 

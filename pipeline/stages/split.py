@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from pipeline.config import BuildConfig
 from pipeline.documents.part import Part, part_size
 from pipeline.documents.removals import Removals
-from pipeline.documents.selection import Split, read_kept
+from pipeline.documents.selection import read_kept
+from pipeline.documents.split import Split
 from pipeline.engine.commit import StageFolder
 from pipeline.engine.ray_data import map_items
 from pipeline.instances.slots import SplitCounts

@@ -30,7 +30,7 @@ from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import NO_TEMPLATES, TemplateTable
 from pipeline.wikitext.wiki import KEPT_WIKIS
 from schemas.columns.documents import DOCUMENTS_VERSION
-from schemas.columns.templates import FOUND, TABLE, TEMPLATES_VERSION
+from schemas.columns.templates import SCANNED, TABLE, TEMPLATES_VERSION
 from schemas.errors import CorpusError, InputError
 from schemas.json_text import parse_json
 
@@ -194,7 +194,7 @@ def scan_one(
     counts: Counter[str] = Counter()
     name = f"{unit.unit_id}.parquet"
     copying = nullcontext() if copies is None else copies.writer(unit)
-    with PartWriter(FOUND, folder.path(name), name) as writer, copying as copy:
+    with PartWriter(SCANNED, folder.path(name), name) as writer, copying as copy:
         try:
             for batch in scan_unit(unit, limit, counts, copy):
                 writer.write(batch)
@@ -249,7 +249,7 @@ def learn_one(
 ) -> Marker[TableCounts]:
     """Makes the table of one wiki and commits it."""
     site = SiteInfo(wiki.file.lang, wiki.file.dbname, dict(wiki.file.site_namespaces))
-    analysis = learn_wiki(_Found(wiki, scanned), site)
+    analysis = learn_wiki(_ScannedRows(wiki, scanned), site)
     name = f"{_file_name(wiki.name)}.parquet"
     with PartWriter(TABLE, folder.path(name), name) as writer:
         writer.write(table_rows(analysis.table))
@@ -259,15 +259,15 @@ def learn_one(
 
 
 @dataclass(frozen=True)
-class _Found:
-    """The FOUND rows of a wiki, read one unit at a time in every iteration."""
+class _ScannedRows:
+    """The SCANNED rows of a wiki, read one unit at a time in every iteration."""
 
     wiki: _WikiParts
     scanned: StageFolder[ScanCounts]
 
     def __iter__(self) -> Iterator[pa.Table]:
         for unit_id in self.wiki.unit_ids:
-            rows = storage.parquet_file(self.scanned.path(f"{unit_id}.parquet")).read().cast(FOUND)
+            rows = storage.parquet_file(self.scanned.path(f"{unit_id}.parquet")).read().cast(SCANNED)
             yield rows.filter(pc.equal(rows["wiki"], self.wiki.name))
 
 
@@ -297,6 +297,6 @@ def open_tables(corpus_uri: str) -> TemplatesResult:
         folder = StageFolder(storage.join(corpus_uri, record["folder"]), record["stage_hash"], TableCounts)
         return collect(folder, record["wikis"])
     except FileNotFoundError:
-        raise CorpusError(f"{uri}: no such file; has this build made template tables?") from None
+        raise CorpusError(f"{uri}: no such file; the build has no template tables") from None
     except (ValueError, TypeError, KeyError) as error:
         raise CorpusError(f"{uri}: damaged: {error}") from None

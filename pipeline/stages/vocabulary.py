@@ -18,7 +18,8 @@ from cluster import storage
 from pipeline.config import BuildConfig
 from pipeline.documents.part import Part, part_size
 from pipeline.documents.removals import Removals
-from pipeline.documents.selection import Split, read_kept
+from pipeline.documents.selection import read_kept
+from pipeline.documents.split import Split
 from pipeline.engine.commit import Marker, PartWriter, StageFolder
 from pipeline.engine.progress import Progress
 from pipeline.engine.ray_data import plain_errors

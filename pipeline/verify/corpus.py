@@ -174,11 +174,11 @@ def _shard_tables(corpus: CorpusFiles, report: VerifyReport) -> Iterator[tuple[s
 
 def _listing_problems(corpus: CorpusFiles, tables: dict[str, ShardTable]) -> Iterator[tuple[str, str]]:
     """Files next to the shards and their tables that the manifest does not name."""
-    named = {corpus.uri(entry.shards.path) for entry in corpus.manifest.sets}
-    named |= {corpus.uri(shard.path) for shards in tables.values() for shard in shards}
-    for folder in sorted({uri.rpartition("/")[0] for uri in named}):
+    listed = {corpus.uri(entry.shards.path) for entry in corpus.manifest.sets}
+    listed |= {corpus.uri(shard.path) for shards in tables.values() for shard in shards}
+    for folder in sorted({uri.rpartition("/")[0] for uri in listed}):
         for info in storage.list_files(folder):
-            if info.uri not in named:
+            if info.uri not in listed:
                 yield info.uri, "is next to the shards or their tables, but the manifest does not name it"
 
 

@@ -79,24 +79,26 @@ def find_documents(
     Reads the keys of the files of ``lang`` until it finds all, and the other columns only of row groups with
     a match. Raises CorpusError that names a missing or unreadable file.
     """
-    wanted = set(keys)
-    found: dict[str, DocumentFacts] = {}
+    requested = set(keys)
+    documents: dict[str, DocumentFacts] = {}
     for file in corpus.manifest.documents:
-        if lang in (None, file.lang) and len(found) < len(wanted):
-            found |= {facts.key: facts for facts in _facts(corpus.uri(file.path), wanted - found.keys())}
-    return found
+        if lang in (None, file.lang) and len(documents) < len(requested):
+            documents |= {
+                facts.key: facts for facts in _facts(corpus.uri(file.path), requested - documents.keys())
+            }
+    return documents
 
 
 def _facts(uri: str, keys: set[str]) -> Iterator[DocumentFacts]:
-    wanted = pa.array(sorted(keys), pa.string())
+    requested = pa.array(sorted(keys), pa.string())
     try:
         file = storage.parquet_file(uri)
         if not file.schema_arrow.equals(PUBLISHED_DOCUMENTS):
             raise CorpusError(f"{uri}: does not have the columns of documents")
         for group in range(file.num_row_groups):
-            if pc.any(pc.is_in(file.read_row_group(group, columns=["key"])["key"], wanted)).as_py():
+            if pc.any(pc.is_in(file.read_row_group(group, columns=["key"])["key"], requested)).as_py():
                 table = file.read_row_group(group, columns=_FACTS)
-                for values in table.filter(pc.is_in(table["key"], wanted)).to_pylist():
+                for values in table.filter(pc.is_in(table["key"], requested)).to_pylist():
                     yield DocumentFacts(**values)
     except FileNotFoundError as error:
         raise CorpusError(f"{uri}: the documents are missing") from error

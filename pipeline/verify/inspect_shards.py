@@ -67,8 +67,8 @@ def _chosen_shard(corpus: CorpusFiles, path: str | None, lang: str | None) -> Sh
             index = 0 if entry.shards.count else None
         if index is not None:
             return corpus.shards(entry)[index]
-    what = f"no shard with rows of language {lang}" if path is None else f"no shard {path}"
-    raise CorpusError(f"{corpus.manifest_uri}: {what}")
+    problem = f"no shard with rows of language {lang}" if path is None else f"no shard {path}"
+    raise CorpusError(f"{corpus.manifest_uri}: {problem}")
 
 
 def _first_with(corpus: CorpusFiles, shards: ShardTable, lang: str) -> int | None:
@@ -141,13 +141,13 @@ def _marked(row: ShardRow, subwords: list[str]) -> list[str]:
     """The tokens of the row with targets in brackets. The ## of a target is in front of its bracket."""
     tokens = [subwords[index] for index in row.input_ids]
     for position, target in zip(row.masked_positions, row.masked_ids, strict=True):
-        shown, label = tokens[position], subwords[target]
+        token, label = tokens[position], subwords[target]
         joined = CONTINUATION if label.startswith(CONTINUATION) else ""
         text = label.removeprefix(CONTINUATION)
-        if shown == label:
+        if token == label:
             mark = f"⟨={text}⟩"
         else:
-            mark = f"⟨{text}⟩" if shown == MASK else f"⟨{text}→{shown.removeprefix(CONTINUATION)}⟩"
+            mark = f"⟨{text}⟩" if token == MASK else f"⟨{text}→{token.removeprefix(CONTINUATION)}⟩"
         tokens[position] = joined + mark
     return tokens
 

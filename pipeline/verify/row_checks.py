@@ -136,14 +136,14 @@ class RowTally:
 
 def tally(rows: RowColumns, rules: RowRules) -> RowTally:
     """Counts of valid rows."""
-    shown = rows.ids[rows.offsets[rows.target_row] + rows.positions]
+    replacements = rows.ids[rows.offsets[rows.target_row] + rows.positions]
     names = rows.languages.cast(pa.string()).value_counts().to_pylist()
     return RowTally(
         sequences=rows.length.size,
         sequence_tokens=int(rows.length.sum()),
         masked=rows.labels.size,
-        masked_by_mask=int((shown == rules.special[MASK]).sum()),
-        masked_unchanged=int((shown == rows.labels).sum()),
+        masked_by_mask=int((replacements == rules.special[MASK]).sum()),
+        masked_unchanged=int((replacements == rows.labels).sum()),
         labels=Counter(str(label) for label in rows.next_label.tolist()),
         languages=Counter({each["values"]: each["counts"] for each in names}),
     )
@@ -222,11 +222,14 @@ def _frame(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Finding
 def _targets(rows: RowColumns, original: Ids, rules: RowRules) -> Iterator[Finding]:
     vocabulary = rules.vocabulary
     yield rows.any_target(vocabulary.blocked[rows.labels]), "a special token is a target"
-    shown = rows.ids[rows.offsets[rows.target_row] + rows.positions]
+    replacements = rows.ids[rows.offsets[rows.target_row] + rows.positions]
     drawn = np.zeros(rules.vocab_size, np.bool_)
     drawn[vocabulary.replacements] = True
     drawn[rules.special[MASK]] = True
-    yield rows.any_target(~drawn[shown] & (shown != rows.labels)), "a target is replaced by a special token"
+    yield (
+        rows.any_target(~drawn[replacements] & (replacements != rows.labels)),
+        "a target is replaced by a special token",
+    )
     candidate = ~vocabulary.blocked[original]
     budget = np.rint(rows.sizes * rules.masking.probability).astype(np.int64)
     budget = np.minimum(

@@ -51,14 +51,14 @@ class SelfPairs:
         """Random pairs from one document minus those expected by chance, and the number of judged pairs."""
         if self._pairs == 0:
             return 0, 0
-        known = distinct_values(np.concatenate(self._known))
+        known_grams = distinct_values(np.concatenate(self._known))
         grams = np.concatenate([grams for grams, _ in self._candidates])
         pair = np.concatenate([pair for _, pair in self._candidates])
         documents, languages = np.concatenate(self._documents), np.concatenate(self._languages)
         judged = np.bincount(pair, minlength=self._pairs) >= _MIN_GRAMS
         others = _other_documents(documents, languages)
-        own = _belongs(known, grams, pair, documents) & judged
-        by_chance = _belongs(known, grams, pair, others) & judged & (others != documents)
+        own = _belongs(known_grams, grams, pair, documents) & judged
+        by_chance = _belongs(known_grams, grams, pair, others) & judged & (others != documents)
         return int(own.sum()) - int(by_chance.sum()), int(judged.sum())
 
 
@@ -85,9 +85,9 @@ def _sampled_grams(rows: RowColumns) -> tuple[U64, I64, Flags]:
     return grams[sampled], row[sampled], in_b[sampled]
 
 
-def _belongs(known: U64, grams: U64, pair: I64, documents: U64) -> Flags:
+def _belongs(known_grams: U64, grams: U64, pair: I64, documents: U64) -> Flags:
     """[pairs] whether the document given for a pair has at least half of the pair's n-grams."""
-    hit = are_among(draws(documents[pair], grams), known)
+    hit = are_among(draws(documents[pair], grams), known_grams)
     hits = np.bincount(pair, weights=hit, minlength=documents.size)
     return 2 * hits >= np.maximum(np.bincount(pair, minlength=documents.size), 1)
 

@@ -108,8 +108,8 @@ class RepeatedRows:
 
     def count(self) -> int:
         """Rows that repeat an earlier row."""
-        seen = np.concatenate([np.zeros(0, np.uint64), *self._seen])
-        return int(seen.size - distinct_values(seen).size)
+        rows = np.concatenate([np.zeros(0, np.uint64), *self._seen])
+        return int(rows.size - distinct_values(rows).size)
 
 
 def shared_documents(by_shard: list[U64]) -> list[int]:

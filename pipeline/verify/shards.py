@@ -93,11 +93,11 @@ class ShardVerifier:
         training = label in self._training
         documents = ShardDocuments(_used_once(self._corpus.manifest, training=training))
         _verify_rows(file, groups, self._rules[label], documents, result)
-        found, result.unshared = documents.all(), documents.unshared()
+        document_hashes, result.unshared = documents.all(), documents.unshared()
         result.problems += _entry_problems(shard, result)
         if not training:
-            result.documents = found
-        elif self.held_out is not None and are_among(found, self.held_out).any():
+            result.documents = document_hashes
+        elif self.held_out is not None and are_among(document_hashes, self.held_out).any():
             result.problems.append("has a document that is held out for validation")
 
 

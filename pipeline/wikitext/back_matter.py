@@ -23,11 +23,11 @@ _HEADING_MARKS = frozenset((HEADING, BOLD, TERM))
 
 
 def without_back_matter(
-    lines: list[str], learned: frozenset[str], asked: set[str]
+    lines: list[str], learned: frozenset[str], looked_up: set[str]
 ) -> tuple[list[str], tuple[int, int]]:
     """The lines of a rendered page without back matter, and the (sections, characters) of back matter.
 
-    Adds the folded headings that were looked up in ``learned`` to ``asked``.
+    Adds the folded headings that were looked up in ``learned`` to ``looked_up``.
     """
     kept: list[str] = []
     sections = characters = 0
@@ -38,7 +38,7 @@ def without_back_matter(
         if line and line[0] in _HEADING_MARKS:
             level, title = _heading_of(line)
             if level and _depends_on_learned(title, level):
-                asked.add(title)
+                looked_up.add(title)
             if level and may_be_back_matter(title, learned, level):
                 end = _end_of_section(lines, at, level)
                 if _is_certain(title) or _is_listed(lines[at:end]):

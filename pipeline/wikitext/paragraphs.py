@@ -79,9 +79,9 @@ def finish(
     clean = CleanText()
     lines = text.split("\n")
     if options.back_matter == "drop":
-        asked: set[str] = set()
-        lines, dropped = without_back_matter(lines, back_matter, asked)
-        clean.headings = frozenset(asked)
+        looked_up: set[str] = set()
+        lines, dropped = without_back_matter(lines, back_matter, looked_up)
+        clean.headings = frozenset(looked_up)
         clean.back_matter_sections, clean.back_matter_chars = dropped
     for line in lines:
         body = line

@@ -182,47 +182,47 @@ def _uses_by_template(
 
 def _callees(body: str, names: list[str]) -> list[str]:
     """Folded names of the templates that ``body`` may call. ``names`` are all names, in order."""
-    found: list[str] = []
+    callees: list[str] = []
     for match in _CALLEE.finditer(body):
         name = fold_name(match[1].removeprefix(":"))
         if match[2]:
             # The rest of the name is computed, so take all names with this beginning.
             start = bisect_left(names, name)
-            found += [other for other in names[start : start + _MAX_FAMILY] if other.startswith(name)]
+            callees += [other for other in names[start : start + _MAX_FAMILY] if other.startswith(name)]
         else:
-            found.append(fold_name(name.partition(":")[2]) if name.startswith("Template:") else name)
-    return found
+            callees.append(fold_name(name.partition(":")[2]) if name.startswith("Template:") else name)
+    return callees
 
 
 def _closure(used: Iterable[str], pages: Mapping[str, Included], aliases: Mapping[str, str]) -> list[str]:
     """The used templates and those that they may call, without redirects, in order."""
     names = sorted(pages)
-    found: set[str] = set()
+    closure: set[str] = set()
     queue = sorted(used)
     while queue:
         name = queue.pop()
         name = aliases.get(name, name)
         page = pages.get(name)
-        if page is None or page.redirect or name in found:
+        if page is None or page.redirect or name in closure:
             continue
-        found.add(name)
+        closure.add(name)
         if not page.too_long:
             queue += _callees(page.body, names)
-    return sorted(found)
+    return sorted(closure)
 
 
 def _reachable(used: Iterable[str], entries: Mapping[str, Entry], aliases: Mapping[str, str]) -> set[str]:
     """The used templates, and those that their expansions call."""
     names = sorted({*entries, *aliases})
-    found: set[str] = set()
+    reachable: set[str] = set()
     queue = [name for name in used if name in entries]
     while queue:
         name = queue.pop()
         name = aliases.get(name, name)
-        if name in entries and name not in found:
-            found.add(name)
+        if name in entries and name not in reachable:
+            reachable.add(name)
             queue += _callees(entries[name].body or "", names)
-    return found
+    return reachable
 
 
 def _judge_all(
@@ -268,16 +268,18 @@ def _judge(name: str, body: str, wiki: Wiki) -> Entry:
         refused += probe.refused
     why = ", ".join(sorted(missing)[:3]) or ("calls itself or too much" if refused else "")
     kind, sure = _kind(texts, "\n".join(dict.fromkeys(bodies)), begins_indented)
-    shown = sorted({argument for text in texts for argument in _ARGUMENT.findall(text)} - {_PAGE_NAME})
+    shown_arguments = sorted(
+        {argument for text in texts for argument in _ARGUMENT.findall(text)} - {_PAGE_NAME}
+    )
     if why and not any(text.replace(HOLE, "").strip() for text in texts):
         return Entry(name, "unknown", False, why=why)
     if why and kind in ("text", "value"):
-        return Entry(name, kind, False, body, tuple(shown), why)
+        return Entry(name, kind, False, body, tuple(shown_arguments), why)
     if kind not in ("text", "value"):
         everything = "\n".join(bodies)
         is_block = kind in ("box", "navigation") and (_TABLE.search(everything) or _BLOCK.search(everything))
         return Entry(name, kind, sure, "\n" if is_block else None, (), why)
-    return Entry(name, kind, sure, body, tuple(shown), why)
+    return Entry(name, kind, sure, body, tuple(shown_arguments), why)
 
 
 def _kind(texts: list[str], bodies: str, indented: bool) -> tuple[Kind, bool]:

@@ -137,21 +137,23 @@ class TemplateCalls(ABC):
             self.expansion.templates.add(call.template)
         if self.frame is None and call.decided_by is not FUNCTION:
             self.expansion.decided[call.decided_by] += 1
-        shown = call.shown
-        if shown is None and self.frame is not None:
+        result = call.shown
+        if result is None and self.frame is not None:
             self.expansion.unknown(name or self.texts[at + 1].partition("|")[0].strip())
-        if shown is None or isinstance(shown, str):
-            return shown
-        if isinstance(shown, PageName):
-            return self._page_name(shown.word)
+        if result is None or isinstance(result, str):
+            return result
+        if isinstance(result, PageName):
+            return self._page_name(result.word)
         first, *arguments = split_arguments(self.texts, self.kinds, self.close, at, end)
         if call.colon:
             arguments.insert(0, first._replace(text=first.text[call.colon :]))
-        if isinstance(shown, ModuleCall):
-            return self._invoke(shown, arguments)
-        unnamed = 0 if not call.colon else 1 if shown in NAMED_FUNCTIONS else len(arguments)
-        given = CallArguments(self.argument_text, first.text.strip(), arguments, unnamed)
-        return self._expand(shown, given) if isinstance(shown, TemplateBody) else shown(given)
+        if isinstance(result, ModuleCall):
+            return self._invoke(result, arguments)
+        unnamed = 0 if not call.colon else 1 if result in NAMED_FUNCTIONS else len(arguments)
+        call_arguments = CallArguments(self.argument_text, first.text.strip(), arguments, unnamed)
+        if isinstance(result, TemplateBody):
+            return self._expand(result, call_arguments)
+        return result(call_arguments)
 
     def _name_is_computed(self, at: int, end: int) -> bool:
         """Whether the name contains a call or a parameter: ``{{lang-{{{1}}}|...}}``."""
@@ -175,15 +177,15 @@ class TemplateCalls(ABC):
             return None
         if "{{{" in text:
             text = _MISSING_ARGUMENT.sub(HOLE, text)
-        shown = text.strip(_LINE_FEEDS)
-        if not shown.strip(BLANKS):
+        stripped = text.strip(_LINE_FEEDS)
+        if not stripped.strip(BLANKS):
             # A template that expands to a table separates the paragraphs around it.
             return "\n" if "\n" in text and _TABLE.search(body.wikitext) else ""
-        start = text.index(shown)
+        start = text.index(stripped)
         if _TEX_HTML.match(body.wikitext):
-            return FORMULA_OPEN + shown + FORMULA_CLOSE
-        before = "\n" if "\n" in text[:start] or shown[0] in LINE_MARKS else ""
-        return before + shown + ("\n" if "\n" in text[start + len(shown) :] else "")
+            return FORMULA_OPEN + stripped + FORMULA_CLOSE
+        before = "\n" if "\n" in text[:start] or stripped[0] in LINE_MARKS else ""
+        return before + stripped + ("\n" if "\n" in text[start + len(stripped) :] else "")
 
     def _invoke(self, module: ModuleCall, arguments: list[Argument]) -> str | None:
         """Calls a module with the arguments after its function's name, or else those of the template."""

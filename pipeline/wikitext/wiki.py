@@ -55,7 +55,7 @@ class Call(NamedTuple):
     """Folded name of the template that was looked up in the table of the wiki, if any."""
 
 
-class Known(NamedTuple):
+class TemplateFacts(NamedTuple):
     """The facts about a template, as plain values."""
 
     decided_by: str
@@ -151,12 +151,12 @@ class Wiki:
 
     def call_of(self, raw: str) -> Call:
         """How to show a call with ``raw`` before the first bar."""
-        known = self._calls.get(raw)
-        if known is None:
-            known = self._look_up(raw)
+        call = self._calls.get(raw)
+        if call is None:
+            call = self._look_up(raw)
             if len(self._calls) < _MAX_REMEMBERED:
-                self._calls[raw] = known
-        return known
+                self._calls[raw] = call
+        return call
 
     def _look_up(self, raw: str) -> Call:
         modifier = _CALL_MODIFIER.match(raw)
@@ -201,21 +201,21 @@ class Wiki:
         if rule is not None:
             return Call(_fixed(rule), 0, USER)
         template = fold_name(name)
-        known = self.known_of(template)
-        shown = _fixed(self._built_in.find(known.rule)) if known.decided_by == BUILT_IN else known.shown
-        return Call(shown, 0, known.decided_by, template)
+        facts = self.facts_of(template)
+        shown = _fixed(self._built_in.find(facts.rule)) if facts.decided_by == BUILT_IN else facts.shown
+        return Call(shown, 0, facts.decided_by, template)
 
-    def known_of(self, template: str) -> Known:
+    def facts_of(self, template: str) -> TemplateFacts:
         """The entry in the table of the wiki, or the built-in rule, for a template's folded name."""
         entry = self.templates.find(template)
         if entry is not None and entry.sure:
-            return Known(LEARNED, shown=entry.shown)
+            return TemplateFacts(LEARNED, shown=entry.shown)
         for alias in (template.lower(), *map(str.lower, self.templates.names_of(template))):
             if self._built_in.find(alias) is not None:
-                return Known(BUILT_IN, rule=alias)
+                return TemplateFacts(BUILT_IN, rule=alias)
         if entry is not None and entry.shown is not None:
-            return Known(LEARNED, shown=entry.shown)
-        return Known(UNKNOWN)
+            return TemplateFacts(LEARNED, shown=entry.shown)
+        return TemplateFacts(UNKNOWN)
 
     def _module_rule(self, name: str) -> ModuleCall | str | None:
         module = f"#invoke:{name.lower()}"

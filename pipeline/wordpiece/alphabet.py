@@ -78,11 +78,11 @@ def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
 
     Code points break ties between equal counts. Raises VocabularyError when rule 1 alone does not fit.
     """
-    both, inner = _count_characters(words)
-    needed = _letters_needed(both)
+    char_counts, inner = _count_characters(words)
+    needed = _letters_needed(char_counts)
     # A letter may start a word in other text even if it does not here. A character that is always a word by
     # itself never continues one.
-    forms = {char: [char, CONTINUATION + char] if char in inner else [char] for char in both}
+    forms = {char: [char, CONTINUATION + char] if char in inner else [char] for char in char_counts}
     pieces = [piece for char in needed for piece in forms[char]]
     if len(pieces) > free:
         raise VocabularyError(
@@ -90,9 +90,11 @@ def choose_alphabet(words: pa.Table, free: int, size: int) -> Alphabet:
             f"only {max(free, 0)} are left besides the special tokens and unused slots"
         )
     chosen = set(needed)
-    rest = sorted(((c, n) for c, n in both.items() if c not in chosen), key=lambda item: (-item[1], item[0]))
+    rest = sorted(
+        ((c, n) for c, n in char_counts.items() if c not in chosen), key=lambda item: (-item[1], item[0])
+    )
     places = max(int(free * _ALPHABET_SHARE) - len(pieces), 0)
-    return Alphabet(sorted(pieces, key=_piece_order), rest, forms, both.total()).widened(places)
+    return Alphabet(sorted(pieces, key=_piece_order), rest, forms, char_counts.total()).widened(places)
 
 
 def _count_characters(words: pa.Table) -> tuple[Counter[str], set[str]]:
@@ -107,8 +109,8 @@ def _count_characters(words: pa.Table) -> tuple[Counter[str], set[str]]:
         inner[bounds[:-1][lengths > 0]] = False
         inside[codes[inner]] = True
     seen = np.flatnonzero(total).tolist()
-    both = Counter({chr(code): int(total[code]) for code in seen})
-    return both, {chr(code) for code in np.flatnonzero(inside).tolist()}
+    char_counts = Counter({chr(code): int(total[code]) for code in seen})
+    return char_counts, {chr(code) for code in np.flatnonzero(inside).tolist()}
 
 
 def _goes_on(piece: str) -> bool:
@@ -121,19 +123,19 @@ def _piece_order(piece: str) -> tuple[bool, str]:
     return piece.startswith(CONTINUATION) and piece != CONTINUATION, piece
 
 
-def _letters_needed(both: Counter[str]) -> list[str]:
+def _letters_needed(char_counts: Counter[str]) -> list[str]:
     alphabets: dict[str, list[str]] = {}
-    for char in sorted(both, key=lambda char: (-both[char], char)):
+    for char in sorted(char_counts, key=lambda char: (-char_counts[char], char)):
         name = scripts.alphabet_of(char)
         if name is not None:
             alphabets.setdefault(name, []).append(char)
     needed = []
     for chars in alphabets.values():
-        enough = _ALPHABET_COVERAGE * sum(both[char] for char in chars)
+        enough = _ALPHABET_COVERAGE * sum(char_counts[char] for char in chars)
         covered = 0
         for char in chars:
             if covered >= enough:
                 break
             needed.append(char)
-            covered += both[char]
+            covered += char_counts[char]
     return needed

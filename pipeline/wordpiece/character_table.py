@@ -135,17 +135,17 @@ def _without(values: npt.NDArray[Any], places: I64) -> npt.NDArray[Any]:
 def character_table(cased: bool, accents: Accents) -> CharacterTable:
     """The table for these rules. It takes a fraction of a second and is cached."""
     codes = _probe_codes()
-    points, begins, ends = _answers(normalizer_for(cased, accents), codes)
-    given = ends - begins
+    points, begins, ends = _normalize_each(normalizer_for(cased, accents), codes)
+    unstripped = ends - begins
     begins, ends = _stripped(points, begins, ends)
     sizes = ends - begins
     kind = np.zeros(CODE_POINTS, np.uint8)
     folded = np.arange(CODE_POINTS, dtype=np.uint32)
-    kind[codes[sizes == 0]] = np.where(given[sizes == 0] > 0, SPACE, DROPPED)
-    one = np.flatnonzero(sizes == 1)
-    singles = points[begins[one]]
-    folded[codes[one]] = singles
-    kind[codes[one]] = np.where((given[one] > 1) | _isolated(singles), ALONE, LETTER)
+    kind[codes[sizes == 0]] = np.where(unstripped[sizes == 0] > 0, SPACE, DROPPED)
+    single = np.flatnonzero(sizes == 1)
+    singles = points[begins[single]]
+    folded[codes[single]] = singles
+    kind[codes[single]] = np.where((unstripped[single] > 1) | _isolated(singles), ALONE, LETTER)
     longer = np.flatnonzero(sizes > 1)
     kind[codes[longer]] = LONGER
     folded[codes[longer]] = CODE_POINTS + np.arange(len(longer))
@@ -164,7 +164,7 @@ def _probe_codes() -> I64:
     return np.compress(((codes < 0xD800) | (codes >= 0xE000)) & (codes != ord(_SENTINEL)), codes)
 
 
-def _answers(normalizer: Any, codes: I64) -> tuple[Points, I64, I64]:
+def _normalize_each(normalizer: Any, codes: I64) -> tuple[Points, I64, I64]:
     """The characters of all results, and the start and end of the result for each code point.
 
     Rows of 256 characters that NFC does not change are processed together. In most rows, all characters are
@@ -172,18 +172,20 @@ def _answers(normalizer: Any, codes: I64) -> tuple[Points, I64, I64]:
     """
     rows = np.split(codes, np.flatnonzero(np.diff(codes >> 8)) + 1)
     hints = composition_hints()
-    whole = [row for row in rows if not hints[row].any()]
-    sizes = np.array([len(row) for row in whole])
-    points, row_begins, row_ends = _asked(normalizer, np.concatenate(whole), np.cumsum(sizes) - sizes)
+    plain_rows = [row for row in rows if not hints[row].any()]
+    sizes = np.array([len(row) for row in plain_rows])
+    points, row_begins, row_ends = _normalize_runs(
+        normalizer, np.concatenate(plain_rows), np.cumsum(sizes) - sizes
+    )
     begins, ends = np.full((2, CODE_POINTS), -1, np.int64)
-    for row, begin, end in zip(whole, row_begins.tolist(), row_ends.tolist(), strict=True):
+    for row, begin, end in zip(plain_rows, row_begins.tolist(), row_ends.tolist(), strict=True):
         width = _width(points[begin:end], row)
         if width is not None:
             begins[row] = begin + width * np.arange(len(row))
             ends[row] = begins[row] + width
-    left = codes[begins[codes] < 0]
-    more, left_begins, left_ends = _asked(normalizer, left, np.arange(len(left)))
-    begins[left], ends[left] = left_begins + len(points), left_ends + len(points)
+    others = codes[begins[codes] < 0]
+    more, other_begins, other_ends = _normalize_runs(normalizer, others, np.arange(len(others)))
+    begins[others], ends[others] = other_begins + len(points), other_ends + len(points)
     return np.concatenate((points, more)), begins[codes], ends[codes]
 
 
@@ -198,7 +200,7 @@ def _width(answer: Points, row: I64) -> int | None:
     return 3 if np.array_equal(answer, apart.ravel()) else None
 
 
-def _asked(normalizer: Any, codes: I64, firsts: I64) -> tuple[Points, I64, I64]:
+def _normalize_runs(normalizer: Any, codes: I64, firsts: I64) -> tuple[Points, I64, I64]:
     """The normalizer's results for runs of code points, and the start and end of each result."""
     text = np.insert(codes, firsts, ord(_SENTINEL)).astype(np.uint32)
     answered = normalizer.normalize_str(text.tobytes().decode("utf-32-le"))

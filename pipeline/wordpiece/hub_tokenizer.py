@@ -242,18 +242,18 @@ def _pieces(
             pieces.append(ours[number])
             continue
         if piece is None or piece in special:
-            shown = _UNUSED.format(number)
+            name = _UNUSED.format(number)
         else:
             prefix = CONTINUATION if marks.continues(piece) else ""
             text = marks.text(piece)
             misread = not prefix and text.startswith(CONTINUATION)
             odd = "\n" in text or "\r" in text or misread or f"{prefix}{text}" in used
             # The text of another piece, or text that a reader would misinterpret.
-            shown = f"{prefix}<{number}>" if odd else f"{prefix}{text}"
-        while shown in used:  # a piece may look like the substitute of another one
-            shown = shown.replace("[unused", "[unused0") if "[unused" in shown else f"{shown}_"
-        used.add(shown)
-        pieces.append(shown)
+            name = f"{prefix}<{number}>" if odd else f"{prefix}{text}"
+        while name in used:  # a piece may look like the substitute of another one
+            name = name.replace("[unused", "[unused0") if "[unused" in name else f"{name}_"
+        used.add(name)
+        pieces.append(name)
     return pieces
 
 

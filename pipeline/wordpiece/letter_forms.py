@@ -20,21 +20,21 @@ _WORDS_AT_ONCE = 100_000
 
 def letters_of(tables: Iterable[pa.Table]) -> Flags:
     """[forms] whether a word of the tables has each form: all starting forms, then all inner forms."""
-    seen = np.zeros(2 * _CODE_POINTS, bool)
+    covered = np.zeros(2 * _CODE_POINTS, bool)
     for table in tables:
         for forms, _ in _forms(table.select(["word"])):
-            seen[forms] = True
-    return seen
+            covered[forms] = True
+    return covered
 
 
-def letter_carriers(words: pa.Table, seen: Flags) -> I64:
-    """The rows of ``words`` (word, count), ascending, that cover its letters missing in ``seen``.
+def letter_carriers(words: pa.Table, covered: Flags) -> I64:
+    """The rows of ``words`` (word, count), ascending, that cover its letters missing in ``covered``.
 
     For each letter this is the most frequent word with it. A hash breaks ties.
     """
     parts = [np.zeros((2, 0), np.int64)]
     for forms, rows in _forms(words.select(["word"])):
-        new = ~seen[forms]
+        new = ~covered[forms]
         parts.append(np.stack((forms[new], rows[new])))
     form, row = np.concatenate(parts, axis=1)
     rows = np.unique(row)

@@ -135,7 +135,7 @@ class PairMerges:
             firsts = np.flatnonzero(self._right[begin : begin + _PLACES_AT_ONCE]) + begin
             parts.append(self._grouped(firsts.astype(np.int32)))
         keys, sums = _summed([part.keys for part in parts], [part.sums for part in parts])
-        self._least = self._least_wanted(sums)
+        self._least = self._least_tracked(sums)
         tracked = keys[sums >= self._least]
         self._count = dict.fromkeys(tracked.tolist(), 0)
         self._places = dict.fromkeys(self._count, b"")
@@ -146,27 +146,27 @@ class PairMerges:
                 self._places[key] += places
         self._rank_tracked()
 
-    def _wanted(self) -> int:
+    def _tracked_limit(self) -> int:
         return max(_TRACKED, len(self._pieces) - self._alphabet)
 
-    def _least_wanted(self, sums: I64) -> int:
+    def _least_tracked(self, sums: I64) -> int:
         """The count of the rarest pair to track."""
-        rank = len(sums) - self._wanted()
+        rank = len(sums) - self._tracked_limit()
         if rank <= 0:
             return 1
         least = int(np.partition(sums, rank)[rank])
         # If far too many pairs have exactly this count, track only those above it.
-        many = (sums >= least).sum() > 2 * self._wanted() and (sums > least).any()
+        many = (sums >= least).sum() > 2 * self._tracked_limit() and (sums > least).any()
         return least + 1 if many else least
 
     def _rank_tracked(self) -> None:
         self._heap = [(-count, key) for key, count in self._count.items()]
         heapq.heapify(self._heap)
-        self._most = max(4 * self._wanted(), 2 * len(self._count))
+        self._most = max(4 * self._tracked_limit(), 2 * len(self._count))
 
     def _track_fewer(self) -> None:
         """Stops tracking the rarest pairs when too many are tracked."""
-        least = self._least_wanted(np.fromiter(self._count.values(), np.int64, len(self._count)))
+        least = self._least_tracked(np.fromiter(self._count.values(), np.int64, len(self._count)))
         if least > self._least:
             self._least = least
             self._count = {key: count for key, count in self._count.items() if count >= least}
@@ -218,9 +218,9 @@ class PairMerges:
 
     # ------------------------------------------------------------ merging
 
-    def run(self, wanted: int) -> None:
-        """Merges until there are ``wanted`` new subwords or no more pairs."""
-        while len(self._pieces) - self._alphabet < wanted:
+    def run(self, size: int) -> None:
+        """Merges until there are ``size`` new subwords or no more pairs."""
+        while len(self._pieces) - self._alphabet < size:
             if not self._heap:
                 if self._least == 1:
                     return
@@ -282,11 +282,11 @@ class PairMerges:
         places = distinct_values(places)
         if first != second:
             return places
-        taken, kept = -1, []
+        second_place, kept = -1, []
         for place, step in zip(places.tolist(), self._right[places].tolist(), strict=True):
-            if place != taken:
+            if place != second_place:
                 kept.append(place)
-                taken = place + step
+                second_place = place + step
         return np.array(kept, np.int32)
 
     def _merge_few(self, raw: bytes, first: int, second: int) -> None:
@@ -294,12 +294,12 @@ class PairMerges:
         symbol, left, right, rank = self._few
         weights = self._weights
         firsts: list[int] = []
-        taken = -1
+        second_place = -1
         for place in sorted(set(array("i", raw))):
             step = right[place]
-            if symbol[place] == first and step and symbol[place + step] == second and place != taken:
+            if symbol[place] == first and step and symbol[place + step] == second and place != second_place:
                 firsts.append(place)
-                taken = place + step if first == second else -1
+                second_place = place + step if first == second else -1
         merged = set(firsts)
         for place in firsts:
             inner = place + right[place]
@@ -339,8 +339,8 @@ class PairMerges:
         self._pieces.append(name)
         return number, True
 
-    def made(self) -> list[str]:
-        """The merged subwords in the order in which they were made."""
+    def merged_pieces(self) -> list[str]:
+        """The merged subwords in the order of their merges."""
         return self._pieces[self._alphabet :]
 
 

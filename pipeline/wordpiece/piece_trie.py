@@ -50,12 +50,12 @@ class PieceTrie:
         pieces = [np.full(roots, NO_PIECE, np.int32)]
         depths, nodes = [roots], roots
         while len(place):
-            distinct, which = np.unique(node << _CODE_BITS | codes[place], return_inverse=True)
-            node = which + nodes
+            distinct, inverse = np.unique(node << _CODE_BITS | codes[place], return_inverse=True)
+            node = inverse + nodes
             place = place + 1
             ended = place == end
             level = np.full(len(distinct), NO_PIECE, np.int32)
-            level[which[ended]] = number[ended]
+            level[inverse[ended]] = number[ended]
             edges.append(distinct)
             pieces.append(level)
             depths.append(len(distinct))
@@ -134,25 +134,25 @@ class _Rows:
         self._width = int(codes.max(initial=0)) + 1
         self.begins = np.full(nodes, -1, np.int64)
         span = _SPARSENESS * nodes + self._width
-        self._taken, self._begun = np.zeros(span + self._width, bool), np.zeros(span, bool)
-        self._claims = np.zeros(len(self._taken), np.int64)
+        self._used_slots, self._used_starts = np.zeros(span + self._width, bool), np.zeros(span, bool)
+        self._claims = np.zeros(len(self._used_slots), np.int64)
         above = 1 << 62
         for least in _ROW_SIZES:
             self._place(np.flatnonzero((self._counts >= least) & (self._counts < above)))
             above = least
         leaves = np.flatnonzero(self._counts == 0)
-        self.begins[leaves] = np.flatnonzero(~self._begun)[: len(leaves)]
+        self.begins[leaves] = np.flatnonzero(~self._used_starts)[: len(leaves)]
 
     @property
     def size(self) -> int:
         """Number of slots."""
-        return len(self._taken)
+        return len(self._used_slots)
 
     def _enlarge(self) -> None:
-        more = len(self._begun)
-        self._taken = np.concatenate((self._taken, np.zeros(more, bool)))
-        self._begun = np.concatenate((self._begun, np.zeros(more, bool)))
-        self._claims = np.zeros(len(self._taken), np.int64)
+        more = len(self._used_starts)
+        self._used_slots = np.concatenate((self._used_slots, np.zeros(more, bool)))
+        self._used_starts = np.concatenate((self._used_starts, np.zeros(more, bool)))
+        self._claims = np.zeros(len(self._used_slots), np.int64)
 
     def _place(self, nodes: I64) -> None:
         number = 0
@@ -166,12 +166,12 @@ class _Rows:
         """Tries one position for the row of each node. Returns which rows were placed."""
         with np.errstate(over="ignore"):
             mixed = (nodes * 0x10001 + number).astype(np.uint64) * _HASH
-        begins = ((mixed >> np.uint64(24)) % np.uint64(len(self._begun))).astype(np.int64)
+        begins = ((mixed >> np.uint64(24)) % np.uint64(len(self._used_starts))).astype(np.int64)
         counts = self._counts[nodes]
         ends = np.cumsum(counts)
         edges = np.repeat(self._firsts[nodes] - ends + counts, counts) + np.arange(ends[-1])
         slots = np.repeat(begins, counts) + self._codes[edges]
-        free = np.logical_and.reduceat(~self._taken[slots], ends - counts) & ~self._begun[begins]
+        free = np.logical_and.reduceat(~self._used_slots[slots], ends - counts) & ~self._used_starts[begins]
         # If several rows claim a slot or a start, the last one written gets it.
         owner = np.repeat(nodes, counts)
         wants = np.repeat(free, counts)
@@ -179,7 +179,7 @@ class _Rows:
         free &= np.logical_and.reduceat(self._claims[slots] == owner, ends - counts)
         self._claims[begins[free]] = nodes[free]
         free &= self._claims[begins] == nodes
-        self._taken[slots[np.repeat(free, counts)]] = True
-        self._begun[begins[free]] = True
+        self._used_slots[slots[np.repeat(free, counts)]] = True
+        self._used_starts[begins[free]] = True
         self.begins[nodes[free]] = begins[free]
         return free

@@ -108,7 +108,7 @@ def _train(
     merges_needed = free - len(alphabet.pieces)
     merges = PairMerges(usable, alphabet.pieces)
     merges.run(int(merges_needed * surplus))
-    merged = merges.made()
+    merged = merges.merged_pieces()
     del merges
     # If the merges are too few, rarer characters fill the vocabulary.
     alphabet = alphabet.widened(merges_needed - len(merged))

@@ -128,18 +128,18 @@ def frequent_by_language(table: pa.Table, min_count: int, limit: int) -> tuple[p
     np.add.at(totals, words.indices.to_numpy(), counts)
     np.add.at(of_language, langs.indices.to_numpy(), counts)
     frequent = np.flatnonzero(_frequent(words.dictionary, totals, min_count))
-    wanted = _rows_of(words, langs, counts, frequent)
-    owners = wanted["lang"].combine_chunks().dictionary_encode().indices.to_numpy()
+    frequent_rows = _rows_of(words, langs, counts, frequent)
+    owners = frequent_rows["lang"].combine_chunks().dictionary_encode().indices.to_numpy()
     bounds = [0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]
-    parts = [most_frequent(wanted[begin:end], limit) for begin, end in pairwise(bounds)]
-    kept = pa.concat_tables([wanted[:0], *parts])
+    parts = [most_frequent(frequent_rows[begin:end], limit) for begin, end in pairwise(bounds)]
+    kept = pa.concat_tables([frequent_rows[:0], *parts])
     carriers = letter_carriers(pa.table([words.dictionary, totals], ["word", "count"]), letters_of([kept]))
     spared = _rows_of(words, langs, counts, carriers)
     flags = pa.array(np.arange(kept.num_rows + spared.num_rows) >= kept.num_rows)
     counted = WordBucketCounts(
         distinct=len(words.dictionary),
         frequent=len(frequent),
-        left_out=wanted.num_rows - kept.num_rows,
+        left_out=frequent_rows.num_rows - kept.num_rows,
         words_by_language=dict(sorted(zip(langs.dictionary.to_pylist(), of_language.tolist(), strict=True))),
     )
     return pa.concat_tables([kept, spared]).append_column("spared", flags), counted

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 TEMPLATES_VERSION = 2
 
-FOUND = pa.schema(
+SCANNED = pa.schema(
     [
         # dbname of the wiki, or its language if the dump does not give the dbname.
         pa.field("wiki", pa.string(), nullable=False),

@@ -130,7 +130,7 @@ class GroupLengths:
     """Weights of groups of 1, 2, 3 ... words, at most MAX_GROUP_WORDS."""
     keys: U64
     """[n] random key of each row."""
-    whole: bool
+    all_or_nothing: bool
     """False (span): a length past the end of its run is cut there, and a group ends early at the budget or
     at a masked word. True (ngram): such a length is never drawn. A group is shortened until it fits the
     budget, and dropped if it touches a masked word."""
@@ -140,7 +140,7 @@ class GroupLengths:
         room = np.minimum(run, self.weights.size)
         summed = np.cumsum(self.weights)
         point = unit_interval(stream(self.keys[row], position))
-        scale = summed[room - 1] if self.whole else summed[-1]
+        scale = summed[room - 1] if self.all_or_nothing else summed[-1]
         drawn = np.searchsorted(summed, point * scale, side="right") + 1
         return np.asarray(np.minimum(drawn, room), dtype=np.int64)
 
@@ -195,7 +195,7 @@ class _Order:
 
 
 def _fill_singly(order: _Order, budget: I64) -> I32:
-    """[W] the word's own number if it is taken, else -1."""
+    """[W] the word's own number if it is chosen, else -1."""
     anchor = np.full(order.words.size.size, -1, np.int32)
     sizes_of = order.words.size.astype(np.int32)
     left = budget.astype(np.int32)
@@ -203,12 +203,12 @@ def _fill_singly(order: _Order, budget: I64) -> I32:
     for begin in range(0, order.width, _COLUMNS):
         tried, there = order.tried(active, begin, begin + _COLUMNS)
         sizes = np.where(there, sizes_of[tried], _NEVER_FITS)
-        taken = np.zeros(sizes.shape, np.bool_)
+        chosen_slots = np.zeros(sizes.shape, np.bool_)
         rest = left[active]
-        for fits, wanted in zip(taken, sizes, strict=True):
-            np.less_equal(wanted, rest, out=fits)
-            rest -= wanted * fits
-        chosen = tried[taken]
+        for fits, size in zip(chosen_slots, sizes, strict=True):
+            np.less_equal(size, rest, out=fits)
+            rest -= size * fits
+        chosen = tried[chosen_slots]
         anchor[chosen] = chosen
         left[active] = rest
         active = active[rest > 0]
@@ -231,7 +231,7 @@ class _Groups:
         self._left, self._budget = budget.copy(), budget
         self._row_bytes = (order.width >> 3) + 8
         bits = np.zeros(budget.size * self._row_bytes + 8, np.uint8)
-        self._taken: U64 = np.ndarray((bits.size - 7,), "<u8", bits, strides=(1,))
+        self._masked: U64 = np.ndarray((bits.size - 7,), "<u8", bits, strides=(1,))
         ends = np.zeros(int(order.words.offsets[-1]) + 1, np.int32)
         ends[order.words.start + order.words.size] = 1
         # Words that end at or before each piece of the block.
@@ -268,28 +268,28 @@ class _Groups:
         Returns the first word and the number of words of each added group. A finished row has nothing
         left.
         """
-        window = self._taken[tried.byte]
+        window = self._masked[tried.byte]
         from_place = window >> tried.bit
         # The number of zeros below the lowest set bit.
         free = np.bitwise_count(~from_place & (from_place - np.uint64(1)))
         fits = self._ended[np.minimum(tried.start + left, self._ended.size - 1)] - tried.word
         count = np.minimum(tried.length, fits)
-        if self._lengths.whole:
+        if self._lengths.all_or_nothing:
             count[free < count] = 0
             over_budget = None
         else:
             over_budget = (fits < tried.length) & (fits < free)
             np.minimum(count, free, out=count)
         put = np.flatnonzero(count > 0)
-        first, many = tried.word[put], count[put]
-        last = first + many - 1
+        first, sizes = tried.word[put], count[put]
+        last = first + sizes - 1
         left[put] -= self._words.start[last] + self._words.size[last] - tried.start[put]
-        ones = (np.uint64(1) << many.astype(np.uint64)) - np.uint64(1)
-        self._taken[tried.byte[put]] = window[put] | (ones << tried.bit[put])
+        ones = (np.uint64(1) << sizes.astype(np.uint64)) - np.uint64(1)
+        self._masked[tried.byte[put]] = window[put] | (ones << tried.bit[put])
         if over_budget is not None:
             # A span that the budget cut is the row's last, so that scattered words do not fill the rest.
             left[over_budget & (left < budget)] = 0
-        return first, many
+        return first, sizes
 
 
 @dataclass(frozen=True)

@@ -230,9 +230,9 @@ def _groups(rows: Rows, rule: MaskingRule) -> selection.GroupLengths | None:
         weights = np.cumprod(
             np.array([1.0] + [1 - rule.span_probability] * (rule.max_span - 1)), dtype=np.float64
         )
-        return selection.GroupLengths(weights, keys, whole=False)
+        return selection.GroupLengths(weights, keys, all_or_nothing=False)
     weights = 1.0 / np.arange(1, rule.max_ngram + 1)
-    return selection.GroupLengths(weights, keys, whole=True)
+    return selection.GroupLengths(weights, keys, all_or_nothing=True)
 
 
 def _budgets(candidate: Flags, offsets: Offsets, rule: MaskingRule) -> npt.NDArray[np.int64]:

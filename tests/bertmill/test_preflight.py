@@ -18,7 +18,7 @@ from tests.trainer.synthetic import write_corpus
 
 
 def failures(path: Path) -> list[str]:
-    return [finding.what for finding in examine_config(str(path)) if finding.level == "fail"]
+    return [finding.text for finding in examine_config(str(path)) if finding.level == "fail"]
 
 
 @pytest.fixture(scope="module")

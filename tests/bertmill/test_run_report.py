@@ -94,7 +94,7 @@ def test_charts_share_a_time_axis_and_leave_pauses_open(tmp_path: Path) -> None:
 
 def test_history_has_each_step_once(run: Path) -> None:
     history = read_history(str(run))
-    assert [record.step for record in history.figures] == list(range(1, 10))
+    assert [record.step for record in history.steps] == list(range(1, 10))
     assert [record.step for record in history.held_out] == [3, 6, 9]
     assert {event.event for event in history.events} >= {"started", "stopped", "finished"}
 
@@ -106,7 +106,7 @@ def test_a_later_attempt_counts_and_unfinished_lines_do_not(tmp_path: Path) -> N
         line = json.dumps(step_record(7, time=attempt, loss=loss).to_json()) + "\n"
         (folder / "rank-00000.jsonl").write_text(line + '{"step": 8, "ti')
         (folder / "rank-00001.jsonl").write_text(line.replace('"step": 7', '"step": 9'))
-    assert [(one.step, one.loss) for one in read_history(str(tmp_path)).figures] == [(7, 3.0)]
+    assert [(one.step, one.loss) for one in read_history(str(tmp_path)).steps] == [(7, 3.0)]
 
 
 def test_a_log_of_another_version_or_with_a_wrong_field_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -132,7 +132,8 @@ def started(attempt: int, **fields: Any) -> Started:
 
 def test_a_folder_without_log_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"bertmill: {tmp_path}/metrics: no log of a run\n"
+    expected = f"bertmill: {tmp_path}/metrics: no training log here; check the URI of the run\n"
+    assert capsys.readouterr().err == expected
 
 
 def test_chart_places_points_by_scale() -> None:

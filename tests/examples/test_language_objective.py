@@ -19,7 +19,7 @@ def test_a_run_with_the_objective(tmp_path: Path) -> None:
     config = train_config(tmp_path, manifest, objective=section, phases=[phase(32, 100, 4096, steps=30)])
     outcome = bertmill.pretrain(config, launcher="local")
     assert outcome.status == "finished"
-    losses = [record.objective_loss for record in read_history(outcome.run_uri).figures]
+    losses = [record.objective_loss for record in read_history(outcome.run_uri).steps]
     assert len(losses) == 30
     # The languages of the invented rows are drawn evenly: the best guess has this loss for each row.
     assert losses[-1] == pytest.approx(math.log(len(LANGUAGES)), abs=0.05)

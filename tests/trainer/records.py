@@ -4,7 +4,7 @@ from typing import Any
 
 from pydantic import ConfigDict
 
-from trainer.monitoring.records import Event, PretrainingFigures, StepRecord
+from trainer.monitoring.records import Event, PretrainingMetrics, StepRecord
 
 _STEP = {
     "loss": 0.5, "sequences": 4, "masked_tokens": 10, "pairs": 4, "lr": 1e-4, "grad_norm": 1.5, "phase": 0,
@@ -24,7 +24,7 @@ def step_record(step: int, **fields: Any) -> StepRecord:
     return StepRecord.model_validate({**_STEP, "step": step, **fields})
 
 
-def figures(**fields: Any) -> PretrainingFigures:
-    return PretrainingFigures.model_validate(
+def figures(**fields: Any) -> PretrainingMetrics:
+    return PretrainingMetrics.model_validate(
         {"loss": 0.25, "sequences": 1, "masked_tokens": 3, "pairs": 1, **fields}
     )

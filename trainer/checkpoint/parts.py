@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 _PART = re.compile(r"part-(\d{5})-of-(\d{5})\.safetensors")
 _POLL_SECONDS = 0.2
-_HURRY_SECONDS = 10.0
+_AFTER_FAILURE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -191,11 +191,11 @@ def put_share(uri: str, share: RankShare, rank: int, world_size: int) -> dict[st
 
 
 def await_parts(
-    uri: str, world_size: int, timeout: float, hurry: threading.Event | None = None
+    uri: str, world_size: int, timeout: float, run_failed: threading.Event | None = None
 ) -> dict[str, FileEntry]:
     """The parts of all ranks but 0, once they are complete. Raises CheckpointError after ``timeout`` seconds.
 
-    ``hurry`` is set when the run has failed. Then the wait for the remaining ranks is cut to a few seconds.
+    After ``run_failed`` is set, the wait for the remaining ranks is cut to a few seconds.
     """
     end = time.monotonic() + timeout
     entries: dict[str, FileEntry] = {}
@@ -206,8 +206,8 @@ def await_parts(
             if name not in entries and note_uri in listed:
                 entries[name] = _entry_of(note_uri)
         if len(entries) < len(notes):
-            if hurry is not None and hurry.is_set():
-                end, hurry = min(end, time.monotonic() + _HURRY_SECONDS), None
+            if run_failed is not None and run_failed.is_set():
+                end, run_failed = min(end, time.monotonic() + _AFTER_FAILURE_SECONDS), None
             if time.monotonic() > end:
                 missing = min(notes.keys() - entries.keys())
                 raise CheckpointError(f"{uri}/{missing}: its rank did not write it in time")

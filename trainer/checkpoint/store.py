@@ -22,10 +22,10 @@ from schemas.versions import CODE_VERSION
 from trainer.checkpoint import files, parts, snapshot
 from trainer.checkpoint.files import TrainingState
 from trainer.checkpoint.folders import checkpoints_uri, delete_folder, folder_name, list_folders
+from trainer.checkpoint.free_space import free_oldest
 from trainer.checkpoint.manifest import MANIFEST, FileEntry, Manifest, RunState
 from trainer.checkpoint.parts import RankShare
 from trainer.checkpoint.reading import LoadedCheckpoint, latest_verified
-from trainer.checkpoint.room import free_oldest
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class CheckpointStore:
         self._keep, self._keep_every, self._max_failed = keep, keep_every, max_failed
         self._claimant = claimant or Claimant()
         self._sharded_by, self._part_timeout = sharded_by, part_timeout
-        self._hurry = threading.Event()
+        self._run_failed = threading.Event()
         self.consecutive_failures = 0
         """Failed saves since the last committed one."""
         self._lease: RunLease | None = None
@@ -193,7 +193,7 @@ class CheckpointStore:
         When the run has ``failed``, ranks may be dead: the wait for their parts is cut short.
         """
         if failed:
-            self._hurry.set()
+            self._run_failed.set()
         try:
             self.wait()
         finally:
@@ -276,7 +276,7 @@ class CheckpointStore:
             entries = files.put_files(uri, lambda folder: files.write_state(folder, content))
         else:
             entries = parts.put_share(uri, content, 0, ranks or 1)
-            entries |= parts.await_parts(uri, ranks or 1, self._part_timeout, self._hurry)
+            entries |= parts.await_parts(uri, ranks or 1, self._part_timeout, self._run_failed)
         return _manifest(step, lease, entries, run)
 
     def _commit(self, lease: RunLease, uri: str, manifest: Manifest) -> None:

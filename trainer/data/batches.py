@@ -24,15 +24,15 @@ from trainer.data.order import Places, SampleOrder
 from trainer.data.packing import gather_rows, pack, row_languages, row_lengths
 from trainer.data.rows import ShardRows
 from trainer.data.shared_lengths import SharedLengths
-from trainer.data.shortening import shorten
 from trainer.data.step_plan import StepPlan, TrainingPlan
+from trainer.data.truncation import truncate_rows
 from trainer.model.microbatch import MicroBatch
 
 _RATE_GRAIN = 0.05
 
 
 @dataclass(frozen=True)
-class Deal:
+class BatchAssignment:
     """How ranks and micro-batches share the rows of a global batch."""
 
     bounds: I64
@@ -43,7 +43,7 @@ class Deal:
     """int64 [rows]: the micro-batch of each row, within its rank."""
 
 
-def cut_for_ranks(lengths: I64, world_size: int) -> I64:
+def rank_bounds(lengths: I64, world_size: int) -> I64:
     """Bounds int64 [world_size + 1] that cut the rows into runs of nearly equal tokens.
 
     The tokens before bound r differ from r / world_size of all tokens by at most half a row.
@@ -58,14 +58,14 @@ def cut_for_ranks(lengths: I64, world_size: int) -> I64:
     return bounds.astype(np.int64)
 
 
-def deal(lengths: I64, world_size: int, budget: int, most_rows: int | None = None) -> Deal:
+def assign_rows(lengths: I64, world_size: int, budget: int, most_rows: int | None = None) -> BatchAssignment:
     """Divides the rows of a global batch among ranks and micro-batches. Every rank gets the same result.
 
     Each rank sorts its rows by decreasing length and deals them to its micro-batches back and forth, so that
     the micro-batches have nearly equal numbers of tokens. It takes the smallest number of micro-batches for
     which none of any rank exceeds ``budget`` tokens or ``most_rows`` rows. Needs lengths <= budget.
     """
-    bounds = cut_for_ranks(lengths, world_size)
+    bounds = rank_bounds(lengths, world_size)
     rank = np.searchsorted(bounds, np.arange(len(lengths)), side="right") - 1
     by_length = np.lexsort((np.arange(len(lengths)), -lengths, rank))
     turn = np.empty(len(lengths), dtype=np.int64)
@@ -79,7 +79,7 @@ def deal(lengths: I64, world_size: int, budget: int, most_rows: int | None = Non
         loads = np.bincount(place, weights=lengths, minlength=world_size * count)
         rows = np.bincount(place, minlength=world_size * count)
         if not len(lengths) or (loads.max() <= budget and (most_rows is None or rows.max() <= most_rows)):
-            return Deal(bounds, count, bins)
+            return BatchAssignment(bounds, count, bins)
         count += 1
 
 
@@ -141,7 +141,7 @@ class FixedShape:
 
 @dataclass(frozen=True)
 class Stream:
-    """The samples of one length: order, rows and, by option, new masks, a fixed shape, a language choice."""
+    """The samples of one length: order, rows, and optional masks, fixed shape and language choice."""
 
     order: SampleOrder
     rows: ShardRows
@@ -226,11 +226,12 @@ class BatchReader:
     def _heads(self, step: int) -> I64:
         """Length of each sample, int64 [samples]. With a language choice [samples, 2], with languages."""
         plan = self._plan.at(step)
-        stream, places, whole = self._streams[plan.max_seq_length], self._places(plan), self._world_size == 1
-        lengths = row_lengths(places, stream.rows, whole=whole)
+        stream, places = self._streams[plan.max_seq_length], self._places(plan)
+        read_groups = self._world_size == 1
+        lengths = row_lengths(places, stream.rows, read_groups=read_groups)
         if stream.languages is None:
             return lengths
-        return np.stack([lengths, row_languages(places, stream.rows, whole=whole)], axis=1)
+        return np.stack([lengths, row_languages(places, stream.rows, read_groups=read_groups)], axis=1)
 
     def _chosen(self, plan: StepPlan, heads: I64) -> tuple[Places, I64]:
         """Places and lengths of the rows of the global batch."""
@@ -251,9 +252,9 @@ class BatchReader:
         heads = self._heads(step) if shared_heads is None else shared_heads.result()
         places, lengths = self._chosen(plan, heads)
         most_rows = stream.shape.most_rows(budget) if stream.shape else None
-        shares = deal(lengths, self._world_size, budget, most_rows)
+        shares = assign_rows(lengths, self._world_size, budget, most_rows)
         own = slice(int(shares.bounds[self._rank]), int(shares.bounds[self._rank + 1]))
-        table = shorten(gather_rows(places, own, stream.rows), plan.longest)
+        table = truncate_rows(gather_rows(places, own, stream.rows), plan.longest)
         if stream.masks is not None:
             table = stream.masks.apply(table, plan.masks)
         bins = shares.bins[own]

@@ -26,7 +26,7 @@ from schemas.masking.targets import (
 from schemas.masking.word_list import WordList, parse_words
 from trainer.data.corpus import Corpus
 from trainer.data.packing import RowTable, ragged
-from trainer.data.step_rules import StepMasks
+from trainer.data.schedules import StepMasks
 
 _AS_CORPUS = StepMasks()
 
@@ -42,7 +42,7 @@ class DynamicMasks:
     def rule(self, step: StepMasks) -> MaskingRule:
         """The rule of the corpus with the changes for ``step``. A higher rate allows more targets in a row.
 
-        Raises ConfigError when the shares are more than 1 together.
+        Raises ConfigError when the shares add up to more than 1.
         """
         rule = self._rule
         rate = rule.probability if step.rate is None else step.rate
@@ -50,7 +50,7 @@ class DynamicMasks:
         random = rule.random_share if step.random_share is None else step.random_share
         if mask + random > 1 + 1e-9:
             raise ConfigError(
-                f"mask_rule: mask_share {mask:g} and random_share {random:g} are more than 1 together; one of"
+                f"mask_rule: mask_share {mask:g} and random_share {random:g} add up to more than 1; one of"
                 " them is that of the corpus"
             )
         most = rule.max_predictions

@@ -1,4 +1,4 @@
-"""The row groups of an epoch in a random order, of which only the parts in use are sorted.
+"""The row groups of an epoch in random order. Sorts only the parts in use.
 
 The order is that of `schemas.randomness.permutation`: ascending hashes of the numbers of the row groups. The
 upper bits of a hash give the bucket of its row group. One look at all hashes counts the row groups and rows

@@ -6,7 +6,7 @@ import numpy as np
 
 from schemas.arrays import I64
 from trainer.data.corpus import Corpus
-from trainer.data.step_rules import choose_by_language, language_shares, ramp
+from trainer.data.schedules import choose_by_language, language_shares, ramp
 from trainer.recipe_config import LanguageSampling
 
 
@@ -20,12 +20,12 @@ class LanguageChoice:
     steps: int
     seed: int
 
-    def rows(self, languages: I64, step: int, wanted: int) -> I64:
-        """Indices of the ``wanted`` rows that ``step`` trains, of candidates with these ``languages``."""
+    def rows(self, languages: I64, step: int, count: int) -> I64:
+        """Indices of the ``count`` rows that ``step`` trains, of candidates with these ``languages``."""
         settings = self.settings
         exponent = ramp(settings.exponent, settings.end_exponent, step, self.steps)
         shares = language_shares(self.rows_by_language, exponent)
-        return choose_by_language(languages, shares, wanted, self.seed, step)
+        return choose_by_language(languages, shares, count, self.seed, step)
 
 
 def language_choice(

@@ -34,20 +34,20 @@ class RowTable:
     epochs: I64
 
 
-def row_lengths(places: Places, rows: ShardRows, *, whole: bool) -> I64:
-    """The length of each row in ``places``. ``whole`` reads all columns, if the caller needs them anyway."""
+def row_lengths(places: Places, rows: ShardRows, *, read_groups: bool) -> I64:
+    """The length of each row in ``places``. ``read_groups`` reads all columns, for later use."""
     lengths = np.empty(len(places.row), dtype=np.int64)
     for key, chosen in _by_group(places):
-        of_group = rows.group(*key).lengths if whole else rows.lengths(*key)
+        of_group = rows.group(*key).lengths if read_groups else rows.lengths(*key)
         lengths[chosen] = of_group[places.row[chosen]]
     return lengths
 
 
-def row_languages(places: Places, rows: ShardRows, *, whole: bool) -> I64:
+def row_languages(places: Places, rows: ShardRows, *, read_groups: bool) -> I64:
     """The language of each row in ``places``, as an index into the manifest's sorted languages."""
     languages = np.empty(len(places.row), dtype=np.int64)
     for key, chosen in _by_group(places):
-        of_group = rows.group(*key).lang_ids if whole else rows.languages(*key)
+        of_group = rows.group(*key).lang_ids if read_groups else rows.languages(*key)
         languages[chosen] = of_group[places.row[chosen]]
     return languages
 

@@ -84,7 +84,7 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
     try:
         size = storage.size(place.uri)
         if size != place.size:
-            raise CorpusError(f"{place.uri}: {size} bytes, but the manifest says {place.size}")
+            raise CorpusError(f"{place.uri}: {size} bytes, but the manifest says {place.size}; copy it again")
         file = storage.parquet_file(place.uri)
     except FileNotFoundError as error:
         raise CorpusError(f"{place.uri}: no such shard") from error
@@ -98,7 +98,7 @@ def open_shard(place: ShardPlace) -> pq.ParquetFile:
     groups = metadata.num_row_groups if metadata.num_rows else 0
     rows = tuple(metadata.row_group(group).num_rows for group in range(groups))
     if rows != place.row_groups:
-        raise CorpusError(f"{place.uri}: its row groups differ from the manifest")
+        raise CorpusError(f"{place.uri}: its row groups differ from the manifest; copy it again")
     return file
 
 
@@ -162,7 +162,7 @@ class ShardRows:
 
     @property
     def lengths_read(self) -> int:
-        """Row groups of which the ``length`` column alone was read so far."""
+        """Row groups of which only the ``length`` column was read."""
         return self._lengths.loads
 
     def _read_group(self, corpus_pass: int, shard: int, group: int) -> RowGroup:

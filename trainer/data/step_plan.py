@@ -12,7 +12,7 @@ import numpy as np
 from schemas.arrays import I64
 from schemas.errors import ConfigError
 from trainer.data.order import SampleOrder
-from trainer.data.step_rules import StepMasks, longest_at, masks_at
+from trainer.data.schedules import StepMasks, longest_at, masks_at
 from trainer.recipe_config import BatchWarmup, LanguageSampling, MaskRule, Phase
 
 

@@ -1,4 +1,4 @@
-"""How ranks add up their gradients: bucket by bucket beside the backward pass, or all at once after it.
+"""How ranks sum their gradients: in buckets during the backward pass, or all together after it.
 
 Beside it, the exchange hides the time of a slow network. Within a host it takes longer than it hides, because
 NCCL occupies multiprocessors that the products of the backward pass need.
@@ -88,7 +88,7 @@ class NarrowExchange:
         return self._buffers[key]
 
     def stream(self, device: torch.device) -> torch.cuda.Stream:
-        """The stream, after it has been made to wait for the work of the current one so far."""
+        """The stream, which first waits for the work that the current stream has queued."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(device)
         self._stream.wait_stream(torch.cuda.current_stream(device))

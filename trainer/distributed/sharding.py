@@ -72,7 +72,7 @@ class _NarrowReduceScatter:
 
 
 @contextmanager
-def whole(module: Any) -> Iterator[None]:
+def unsharded(module: Any) -> Iterator[None]:
     """Keeps the unit of ``module``'s own parameters whole, for calls that do not go through its forward."""
     if not hasattr(module, "unshard"):
         yield
@@ -131,7 +131,7 @@ def sharded_as(tensor: Tensor, like: Tensor | None) -> Tensor:
     )  # fmt: skip
 
 
-def load_whole(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+def load_unsharded(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Loads whole tensors into ``module``, whose own may be sharded. Raises as load_state_dict does."""
     own = module.state_dict()
     module.load_state_dict({name: sharded_as(tensor, own.get(name)) for name, tensor in tensors.items()})
@@ -146,8 +146,8 @@ def sum_over_shards(values: Tensor, like: Tensor) -> Tensor:
 
 def norms(tensors: Sequence[Tensor], like: Tensor) -> Tensor:
     """The Euclidean norm of each of ``tensors``, which are this rank's rows if ``like`` is sharded."""
-    found = torch.stack(list(torch._foreach_norm(list(tensors))))
-    return sum_over_shards(found**2, like).sqrt() if is_sharded(like) else found
+    values = torch.stack(list(torch._foreach_norm(list(tensors))))
+    return sum_over_shards(values**2, like).sqrt() if is_sharded(like) else values
 
 
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:

@@ -1,1 +1,1 @@
-"""Held-out figures of a model, during training and of a saved model."""
+"""Held-out metrics of a model, during training and of a saved model."""

@@ -1,6 +1,6 @@
-"""Held-out figures by language: MLM loss, perplexity and accuracy, NSP accuracy, with counts.
+"""Held-out metrics by language: MLM loss, perplexity and accuracy, NSP accuracy, with counts.
 
-Any number of ranks gives exactly the same figures. The micro-batches do not depend on the number of ranks,
+Any number of ranks gives exactly the same metrics. The micro-batches do not depend on the number of ranks,
 and the sums are fixed-point integers, which can be added in any order.
 """
 
@@ -20,8 +20,8 @@ from trainer.distributed.ranks import Ranks, single_rank
 from trainer.model.microbatch import MicroBatch
 from trainer.model.objectives import STATISTICS, PretrainingLoss
 from trainer.model.pretraining import BertPretraining
-from trainer.monitoring.figures import figures_by_language, total_figures
-from trainer.monitoring.records import PretrainingFigures
+from trainer.monitoring.metrics import metrics_by_language, total_metrics
+from trainer.monitoring.records import PretrainingMetrics
 
 # A sum of 10^9 token losses of 12 still fits into an int64 in units of 2^-20.
 _UNIT = 1 << 20
@@ -51,7 +51,10 @@ class HeldOut:
             )
         passes = corpus.passes(max_seq_length, "validation")
         if not passes:
-            raise CorpusError(f"{corpus.uri}: no validation rows of length {max_seq_length}")
+            raise CorpusError(
+                f"{corpus.uri}: no validation rows of length {max_seq_length}; set"
+                " instances.validation_share above 0 and build the corpus again"
+            )
         self.max_seq_length = max_seq_length
         self.languages = corpus.languages
         self._rows = ShardRows(passes[:1], corpus.limits(max_seq_length))
@@ -65,7 +68,7 @@ class HeldOut:
         lengths: npt.NDArray[np.int64] | None = None
         if ranks.rank == 0:
             try:
-                lengths = row_lengths(self._places, self._rows, whole=False)
+                lengths = row_lengths(self._places, self._rows, read_groups=False)
             except BertmillError as caught:
                 error = caught
         ranks.fail_together(error)
@@ -96,17 +99,17 @@ def _micro_batch_bounds(lengths: npt.NDArray[np.int64], budget: int) -> list[int
 
 def evaluate(
     model: BertPretraining, held_out: HeldOut, ranks: Ranks, dtype: torch.dtype = torch.float32
-) -> dict[str, PretrainingFigures]:
+) -> dict[str, PretrainingMetrics]:
     """Like `evaluate_until`, without a stop."""
-    figures = evaluate_until(model, held_out, ranks, dtype, stop=lambda: False)
-    assert figures is not None  # noqa: S101 - nothing stops it
-    return figures
+    metrics = evaluate_until(model, held_out, ranks, dtype, stop=lambda: False)
+    assert metrics is not None  # noqa: S101 - nothing stops it
+    return metrics
 
 
 def evaluate_until(
     model: BertPretraining, held_out: HeldOut, ranks: Ranks, dtype: torch.dtype, *, stop: Callable[[], bool]
-) -> dict[str, PretrainingFigures] | None:
-    """Figures for "all" and for each language that has rows, the same on every rank.
+) -> dict[str, PretrainingMetrics] | None:
+    """Metrics for "all" and for each language that has rows, the same on every rank.
 
     The model is on the ranks' device and computes in ``dtype`` under autocast. Every rank makes the same
     collective calls, for any share of the rows. Returns None as soon as ``stop`` is true on one of them.
@@ -131,7 +134,7 @@ def evaluate_until(
         model.train(was_training)
     ranks.fail_together(share.error)
     statistics = ranks.sum_on_device(sums).cpu().double() / _UNIT
-    return {ALL: total_figures(statistics), **figures_by_language(statistics, held_out.languages)}
+    return {ALL: total_metrics(statistics), **metrics_by_language(statistics, held_out.languages)}
 
 
 class _Share:

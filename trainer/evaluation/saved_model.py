@@ -8,7 +8,7 @@ from trainer.distributed.ranks import Ranks, pick_device, single_rank
 from trainer.evaluation.held_out import HeldOut, evaluate
 from trainer.export.load_model import load_model
 from trainer.model.pretraining import BertPretraining
-from trainer.monitoring.records import PretrainingFigures
+from trainer.monitoring.records import PretrainingMetrics
 
 _MICRO_BATCH_TOKENS = 16384
 
@@ -23,7 +23,7 @@ def evaluate_model(
     use_gpu: bool = False,
     ranks: Ranks | None = None,
     ema: bool = False,
-) -> dict[str, PretrainingFigures]:
+) -> dict[str, PretrainingMetrics]:
     """Metrics by language of the model at ``model_uri`` on a corpus' validation rows of one ``length``.
 
     By default the longest length that fits and all rows. All ``ranks`` (by default this process alone)
@@ -54,7 +54,7 @@ def evaluate_on(
     rows: int | None = None,
     micro_batch_tokens: int = _MICRO_BATCH_TOKENS,
     ranks: Ranks | None = None,
-) -> dict[str, PretrainingFigures]:
+) -> dict[str, PretrainingMetrics]:
     """Like `evaluate_model`, for a model in memory, which moves to the ranks' device."""
     ranks = ranks or single_rank()
     device = ranks.device

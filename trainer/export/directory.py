@@ -53,7 +53,7 @@ class ModelCard:
     config: Mapping[str, Any] = field(default_factory=dict)
     """The run's whole config."""
     evaluation: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """Held-out figures by language, as bertmill evaluate gives them."""
+    """Held-out metrics by language, as bertmill evaluate gives them."""
     ema: bool = False
     """Whether the weights are a moving average over the steps."""
 
@@ -197,7 +197,7 @@ def _load(uri: str) -> dict[str, Tensor]:
 def card_text(
     model: BertPretraining, card: ModelCard, weights_sha256: str, family: Family, mask: str = "[MASK]"
 ) -> str:
-    """README.md: metadata, how to load the model, its training and its held-out figures.
+    """README.md: metadata, how to load the model, its training and its held-out metrics.
 
     ``mask`` is the mask token of the tokenizer.
     """
@@ -263,10 +263,10 @@ def _training_text(config: ModelConfig, card: ModelCard, weights_sha256: str) ->
 
 
 def _table(evaluation: Mapping[str, Mapping[str, float]]) -> str:
-    columns = list(dict.fromkeys(name for figures in evaluation.values() for name in figures))
+    columns = list(dict.fromkeys(name for metrics in evaluation.values() for name in metrics))
     rows = [["", *columns], ["---", *["---:"] * len(columns)]]
-    for name, figures in evaluation.items():
-        rows.append([name, *(_figure(figures.get(column)) for column in columns)])
+    for name, metrics in evaluation.items():
+        rows.append([name, *(_figure(metrics.get(column)) for column in columns)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

@@ -30,14 +30,14 @@ EXACT_HEAD_FAMILIES: tuple[Family, ...] = ("roberta", "xlm-roberta", "electra")
 DISTILBERT_EPS = 1e-12
 
 
-def family_of(config: ModelConfig, wanted: Family | None = None) -> Family:
-    """The family that an export of ``config`` belongs to. ``wanted`` requests one.
+def family_of(config: ModelConfig, requested: Family | None = None) -> Family:
+    """The family that an export of ``config`` belongs to. ``requested`` selects one.
 
-    Raises ConfigError that names the field which transformers, or the wanted family, does not have.
+    Raises ConfigError that names the field which transformers, or the requested family, does not have.
     """
-    if wanted is not None:
-        _check(config, wanted)
-        return wanted
+    if requested is not None:
+        _check(config, requested)
+        return requested
     if config.norm == "pre":
         family: Family = "modernbert"
     elif config.share_layers:

@@ -239,18 +239,18 @@ class _ModernBert(_HubConfig):
 
     def _global_every(self, origin: str) -> int:
         """The n for which layers 0, n, 2n, ... are global and all others local."""
-        given = self.global_attn_every_n_layers
+        configured = self.global_attn_every_n_layers
         if self.layer_types is None:
-            return given or 3
+            return configured or 3
         if len(self.layer_types) != self.num_hidden_layers:
             count = f"{len(self.layer_types)} entries, but num_hidden_layers is {self.num_hidden_layers}"
             raise CheckpointError(f"{origin}: layer_types: {count}")
         local = [kind == "sliding_attention" for kind in self.layer_types]
-        candidates = range(1, len(local) + 1) if given is None else [given]
+        candidates = range(1, len(local) + 1) if configured is None else [configured]
         for every in candidates:
             if all(bool(layer % every) == here for layer, here in enumerate(local)):
                 return every
-        if given is not None and not any(local):
+        if configured is not None and not any(local):
             return 1
         raise CheckpointError(
             f"{origin}: layer_types: must be full_attention in every nth layer from the first on, and"
@@ -319,14 +319,14 @@ def from_config(data: Mapping[str, Any], origin: str) -> HubModel:
     return HubModel(config, family, pad)
 
 
-def _first(error: ValidationError, given: Mapping[str, Any]) -> str:
+def _first(error: ValidationError, fields: Mapping[str, Any]) -> str:
     """The first fault in one line: field, what is wrong, and the value."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{field}: unknown field, so the model may compute something else"
     reason = first["msg"].removeprefix("Value error, ")
-    if first["loc"] and str(first["loc"][0]) in given:
+    if first["loc"] and str(first["loc"][0]) in fields:
         return f"{field}: {reason}, got {first['input']!r:.80}"
     return f"{field}: {reason}" if field else reason
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from cluster import storage
 from schemas.errors import ConfigError
 from trainer.data.corpus import Corpus
-from trainer.distributed.sharding import load_whole
+from trainer.distributed.sharding import load_unsharded
 from trainer.export.load_model import SavedModel, content_digest, load_model
 from trainer.export.tokenizer_folder import PIECES, TOKENIZER, load_tokenizer
 from trainer.model.distillation import copy_from_teacher
@@ -39,7 +39,7 @@ def start_from(model: BertPretraining, uri: str, corpus: Corpus) -> str:
         their_shape = "no such tensor" if name not in theirs else str(list(theirs[name].shape))
         if own_shape != their_shape:
             raise ConfigError(f"start_from: {name}: {uri} has {their_shape}, the model has {own_shape}")
-    load_whole(model, theirs)
+    load_unsharded(model, theirs)
     return content_digest(saved.model)
 
 

@@ -21,7 +21,7 @@ from trainer.finetuning.heads.model import TaskModel, freeze, reinitialize, with
 from trainer.finetuning.inputs.encoding import Encoded, pack_encoded
 from trainer.finetuning.progress import Clock, EpochDone, Event, StepDone
 from trainer.finetuning.results import RunFolder, SeedResult
-from trainer.finetuning.tasks.kinds import EncodedSet, Figures, TaskKind
+from trainer.finetuning.tasks.kinds import EncodedSet, Metrics, TaskKind
 from trainer.model.pretraining import BertPretraining
 from trainer.optim.optimizers import build_optimizer, set_learning_rate
 from trainer.optim.schedule import LRSchedule, steps_of
@@ -79,7 +79,7 @@ class SeedTraining:
         self.epoch = self.step = 0
         self.epoch_losses: list[Tensor] = []
         self.losses: list[float] = []
-        self.figures: list[Figures] = []
+        self.metrics: list[Metrics] = []
         self.best = 0
         self.best_weights: dict[str, Tensor] = {}
 
@@ -87,7 +87,7 @@ class SeedTraining:
     def trained(self) -> bool:
         """Whether all epochs are done, or early stopping has ended them."""
         early = self.config.early_stop
-        last = len(self.figures) - 1
+        last = len(self.metrics) - 1
         return self.epoch == self.config.epochs or (
             early is not None and last >= 0 and last - self.best >= early
         )
@@ -126,13 +126,13 @@ class SeedTraining:
         return SeedResult(
             self.seed,
             self.best + 1,
-            self.figures[self.best],
+            self.metrics[self.best],
             test,
-            tuple(self.figures),
+            tuple(self.metrics),
             tuple(self.losses),
         )
 
-    def _measure(self, name: str, check_stop: Callable[[], None]) -> Figures:
+    def _measure(self, name: str, check_stop: Callable[[], None]) -> Metrics:
         data = self.sets[name]
         outputs = head_outputs(self.model, data.inputs, self.ranks, self.dtype, check_stop)
         return self.task.measure(data, outputs)
@@ -180,15 +180,15 @@ class SeedTraining:
         self.optimizer.step()
         return ranks.sum_on_device(loss.detach())
 
-    def _end_epoch(self, figures: Figures, report: Callable[[Event], None]) -> None:
-        """Keeps the figures of the epoch, and its weights if they are the best so far."""
+    def _end_epoch(self, metrics: Metrics, report: Callable[[Event], None]) -> None:
+        """Keeps the metrics of the epoch, and its weights if they are the best so far."""
         metric = self.task.metric
         self.losses.append(float(torch.stack(self.epoch_losses).mean()))
-        self.figures.append(figures)
-        if self.epoch == 0 or figures[metric] > self.figures[self.best][metric]:
+        self.metrics.append(metrics)
+        if self.epoch == 0 or metrics[metric] > self.metrics[self.best][metric]:
             self.best, self.best_weights = self.epoch, copy.deepcopy(self.model.state_dict())
         self.epoch, self.step, self.epoch_losses = self.epoch + 1, 0, []
-        report(EpochDone(self.seed, self.epoch, self.config.epochs, self.losses[-1], figures))
+        report(EpochDone(self.seed, self.epoch, self.config.epochs, self.losses[-1], metrics))
 
     def _save(self, folder: RunFolder) -> None:
         if self.ranks.rank == 0:
@@ -199,7 +199,7 @@ class SeedTraining:
                     "step": self.step,
                     "epoch_losses": [float(loss) for loss in self.epoch_losses],
                     "losses": self.losses,
-                    "figures": self.figures,
+                    "figures": self.metrics,
                     "best": self.best,
                     "best_weights": self.best_weights,
                     "model": self.model.state_dict(),
@@ -212,7 +212,7 @@ class SeedTraining:
         """Continues from a saved ``state``, on any device and any number of ranks."""
         device = self.ranks.device
         self.epoch, self.step, self.best = state["epoch"], state["step"], state["best"]
-        self.losses, self.figures = list(state["losses"]), list(state["figures"])
+        self.losses, self.metrics = list(state["losses"]), list(state["figures"])
         self.epoch_losses = [torch.tensor(loss, device=device) for loss in state["epoch_losses"]]
         self.best_weights = {name: value.to(device) for name, value in state["best_weights"].items()}
         self.model.load_state_dict(state["model"])

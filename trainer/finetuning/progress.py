@@ -3,7 +3,7 @@
 import time
 from dataclasses import dataclass
 
-from trainer.finetuning.tasks.kinds import Figures
+from trainer.finetuning.tasks.kinds import Metrics
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class EpochDone:
     epoch: int
     epochs: int
     loss: float
-    figures: Figures
+    metrics: Metrics
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def line_of(event: Event) -> str:
             f"  lr {event.lr:.2e}  {event.examples_per_second:,.1f} examples/s  ETA {minutes}:{seconds:02d}"
         )
     if isinstance(event, EpochDone):
-        figures = "  ".join(f"{name} {value:.4f}" for name, value in event.figures.items())
-        return f"seed {event.seed}  epoch {event.epoch}/{event.epochs}  loss {event.loss:.4f}  {figures}"
+        metrics = "  ".join(f"{name} {value:.4f}" for name, value in event.metrics.items())
+        return f"seed {event.seed}  epoch {event.epoch}/{event.epochs}  loss {event.loss:.4f}  {metrics}"
     verb = "done before" if event.resumed else "done"
     return (
         f"seed {event.seed}  {verb}: best epoch {event.best_epoch},"

@@ -19,7 +19,7 @@ from cluster import storage
 from schemas.errors import CheckpointError, ConfigError
 from schemas.json_text import parse_json
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.tasks.kinds import EncodedSet, Figures
+from trainer.finetuning.tasks.kinds import EncodedSet, Metrics
 
 RESULTS_NAME = "results.json"
 _RUN_NAME = "run.json"
@@ -32,14 +32,14 @@ _FREE = {
 
 @dataclass(frozen=True)
 class SeedResult:
-    """One training run. ``epochs`` are the validation figures after each epoch."""
+    """One training run. ``epochs`` are the validation metrics after each epoch."""
 
     seed: int
     best_epoch: int
     """From 1."""
-    validation: Figures
-    test: Mapping[str, Figures]
-    epochs: tuple[Figures, ...]
+    validation: Metrics
+    test: Mapping[str, Metrics]
+    epochs: tuple[Metrics, ...]
     losses: tuple[float, ...]
     """Mean training loss of each epoch."""
 
@@ -149,11 +149,11 @@ def report_of(
     config: FinetuneConfig, metric: str, results: Sequence[SeedResult], sizes: Mapping[str, int]
 ) -> dict[str, Any]:
     """The content of results.json: a summary over the finished seeds, and each of them."""
-    sets: dict[str, list[Figures]] = {}
+    sets: dict[str, list[Metrics]] = {}
     for result in results:
         sets.setdefault("validation", []).append(result.validation)
-        for name, figures in result.test.items():
-            sets.setdefault(f"test/{name}" if name else "test", []).append(figures)
+        for name, metrics in result.test.items():
+            sets.setdefault(f"test/{name}" if name else "test", []).append(metrics)
     return {
         "task": config.task,
         "metric": metric,
@@ -161,8 +161,8 @@ def report_of(
         "examples": dict(sizes),
         "config": config.model_dump(mode="json"),
         "summary": {
-            name: {metric: spread([figures[metric] for figures in all_figures]) for metric in all_figures[0]}
-            for name, all_figures in sets.items()
+            name: {metric: spread([metrics[metric] for metrics in all_metrics]) for metric in all_metrics[0]}
+            for name, all_metrics in sets.items()
         },
         "seeds": [json.loads(json.dumps(asdict(result))) for result in results],
     }

@@ -144,14 +144,14 @@ class CublasLt:
             "cublasLtMatmulPreferenceSetAttribute", preference, _MAX_WORKSPACE, ctypes.byref(size),
             ctypes.c_size_t(ctypes.sizeof(size)),
         )  # fmt: skip
-        found, count = (_Heuristic * _CANDIDATES)(), ctypes.c_int()
+        heuristics, count = (_Heuristic * _CANDIDATES)(), ctypes.c_int()
         of_a, of_b, of_out = plan.layouts
         _call(
             "cublasLtMatmulAlgoGetHeuristic", self._handle, plan.operation, of_a, of_b, of_out, of_out,
-            preference, _CANDIDATES, found, ctypes.byref(count),
+            preference, _CANDIDATES, heuristics, ctypes.byref(count),
         )  # fmt: skip
         _call("cublasLtMatmulPreferenceDestroy", preference)
-        results = [result for result in found[: count.value] if result.state == 0]
+        results = [result for result in heuristics[: count.value] if result.state == 0]
         return [_ALGORITHM(*result.algorithm) for result in results]
 
     def supports(self, problem: Problem, algorithm: Algorithm) -> bool:

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from trainer.kernels.attention import Attended, AttentionSpec, Queries, Sequences
 from trainer.kernels.dropout import Dropout, draw_dropout
+from trainer.kernels.embedding_gradient import embedding_gradient
 from trainer.kernels.embeddings import Tables, embed_norm, embed_norm_backward
 from trainer.kernels.norms import (
     Norm,
@@ -43,7 +44,6 @@ from trainer.kernels.sublayers import (
     put_rows,
     take_rows,
 )
-from trainer.kernels.table_gradient import table_gradient
 
 
 class LayerSpec(NamedTuple):
@@ -100,9 +100,9 @@ class _Linears(NamedTuple):
 def _linears(weights: _Weights, dtype: torch.dtype) -> _Linears:
     """Copies in ``dtype`` of the matrices and their biases, made by one kernel."""
     fp32 = [*weights[0:4], *weights[6:10]]
-    given = [tensor for tensor in fp32 if tensor is not None]
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in given]
-    torch._foreach_copy_(copies, given)
+    present = [tensor for tensor in fp32 if tensor is not None]
+    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in present]
+    torch._foreach_copy_(copies, present)
     copy = iter(copies)
     narrow = [None if tensor is None else next(copy) for tensor in fp32]
     pairs = [(narrow[i], narrow[i + 1]) for i in (0, 2, 4, 6)]
@@ -130,11 +130,11 @@ class _PostNormLayer(torch.autograd.Function):
         weights = _Weights(*parameters)
         linears = _linears(weights, spec.dtype)
         drops = draw_dropout(spec.dropout), draw_dropout(spec.dropout)
-        taken = take_rows(x, used)
-        attended, saved = attend(x, taken, linears.qkv, linears.output, sequences, spec.attention, used)
+        query_rows = take_rows(x, used)
+        attended, saved = attend(x, query_rows, linears.qkv, linears.output, sequences, spec.attention, used)
         assert weights.attention_gain is not None  # noqa: S101 - a post-norm layer always has both norms
         norm = Norm(weights.attention_gain, weights.attention_norm_bias, spec.eps)
-        middle = add_norm(taken, attended, norm, drops[0])
+        middle = add_norm(query_rows, attended, norm, drops[0])
         fed, kept = feed_forward(middle.y, linears.up, linears.down, spec.activation)
         last = add_norm(middle.y, fed, Norm(weights.feed_gain, weights.feed_norm_bias, spec.eps), drops[1])
         ctx.sequences, ctx.spec, ctx.drops, ctx.used = sequences, spec, drops, used
@@ -164,10 +164,10 @@ class _PostNormLayer(torch.autograd.Function):
         assert weights.attention_gain is not None  # noqa: S101 - as in forward
         norm = Norm(weights.attention_gain, weights.attention_norm_bias, spec.eps)
         normed = Normed(y1, mean1, scale1)
-        taken = take_rows(x, used)
-        first = add_norm_backward(feed.x, taken, attended, norm, normed, ctx.drops[0])
+        query_rows = take_rows(x, used)
+        first = add_norm_backward(feed.x, query_rows, attended, norm, normed, ctx.drops[0])
         attention = attend_backward(
-            first.branch, x, taken, Attended(*mixed), linears.qkv, linears.output,
+            first.branch, x, query_rows, Attended(*mixed), linears.qkv, linears.output,
             ctx.sequences, spec.attention, used, first.x,
         )  # fmt: skip
         return (
@@ -274,8 +274,8 @@ class _FinalNorm(torch.autograd.Function):
         residual, branch, mean, scale, gain, bias = ctx.saved_tensors
         normed = Normed(residual, mean, scale)
         norm = Norm(gain, bias, ctx.eps)
-        found = add_norm_backward(dy.contiguous(), residual, branch, norm, normed, ctx.dropout)
-        return found.x, found.branch, None, None, found.gain, found.bias
+        gradients = add_norm_backward(dy.contiguous(), residual, branch, norm, normed, ctx.dropout)
+        return gradients.x, gradients.branch, None, None, gradients.gain, gradients.bias
 
 
 class _Embeddings(torch.autograd.Function):
@@ -298,18 +298,18 @@ class _Embeddings(torch.autograd.Function):
         """Gradients in the order of forward."""
         *parts, gain, bias = ctx.saved_tensors
         tables, sequences = Tables(*parts), ctx.sequences
-        found = embed_norm_backward(
+        gradients = embed_norm_backward(
             dy.contiguous(), tables, sequences.cu_seqlens, sequences.max_seqlen,
             Norm(gain, bias, ctx.eps), ctx.dropout,
         )  # fmt: skip
-        d_word = table_gradient(found.total, tables.ids, tables.word.shape[0])
+        d_word = embedding_gradient(gradients.total, tables.ids, tables.word.shape[0])
         d_position = None
         if tables.position is not None:
             d_position = torch.zeros_like(tables.position)
-            d_position[: sequences.max_seqlen] = found.positions
-        d_segment = None if tables.segment is None else found.segments
-        d_bias = None if bias is None else found.bias
-        return None, None, None, None, found.gain, d_bias, d_word, d_position, d_segment
+            d_position[: sequences.max_seqlen] = gradients.positions
+        d_segment = None if tables.segment is None else gradients.segments
+        d_bias = None if bias is None else gradients.bias
+        return None, None, None, None, gradients.gain, d_bias, d_word, d_position, d_segment
 
 
 def fused_post_norm_layer(

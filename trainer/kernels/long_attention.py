@@ -75,14 +75,14 @@ def _forward_tile(
         real = keys[:, None] < length
         key = load_head(kv_ptr, first, keys[:, None], real, kv_stride, offset, SIZE)
         value = load_head(kv_ptr, first, keys[:, None], real, kv_stride, offset + width, SIZE)
-        seen = visible(positions, keys[None, :], length, before, after, WINDOW)
-        logits = tl.where(seen, tl.dot(query, tl.trans(key)), -1e30)
+        visible_keys = visible(positions, keys[None, :], length, before, after, WINDOW)
+        logits = tl.where(visible_keys, tl.dot(query, tl.trans(key)), -1e30)
         now = tl.maximum(largest, tl.max(logits, 1) * scale)
         weights = tl.exp2(logits * scale - now[:, None])
         if WINDOW:
             # A row may see no key of a tile. Then both terms are about -1e29, and a fused multiply and
             # subtract may give any difference of them.
-            weights = tl.where(seen, weights, 0.0)
+            weights = tl.where(visible_keys, weights, 0.0)
         fade = tl.exp2(largest - now)
         total = total * fade + tl.sum(weights, 1)
         mixed = tl.dot(weights.to(value.dtype), value, mixed * fade[:, None])

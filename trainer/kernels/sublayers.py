@@ -23,7 +23,7 @@ from trainer.kernels.attention import (
     attention_backward,
     attention_forward,
 )
-from trainer.kernels.products import (
+from trainer.kernels.matmuls import (
     add_input_gradient,
     gelu_input_gradient,
     input_gradient,
@@ -71,10 +71,10 @@ def put_rows(dy: Tensor, used: Queries | None, tokens: int) -> Tensor:
 
 
 def attend(
-    x: Tensor, taken: Tensor, qkv: Linear, output: Linear,
+    x: Tensor, query_rows: Tensor, qkv: Linear, output: Linear,
     sequences: Sequences, spec: AttentionSpec, used: Queries | None,
 ) -> tuple[Tensor, Attended]:  # fmt: skip
-    """Multi-head attention of x [T, width] and ``taken``, its rows [N, width] that are ``used``.
+    """Multi-head attention of x [T, width] and ``query_rows``, its rows [N, width] that are ``used``.
 
     Returns [N, width] and what its backward pass needs.
     """
@@ -82,7 +82,7 @@ def attend(
         inputs = QueryKeyValue.of_product(linear(x, qkv.weight, qkv.bias))
     else:
         query, kv = _parts(qkv)
-        inputs = QueryKeyValue(linear(taken, query.weight, query.bias), linear(x, kv.weight, kv.bias))
+        inputs = QueryKeyValue(linear(query_rows, query.weight, query.bias), linear(x, kv.weight, kv.bias))
     mixed, logsum = attention_forward(inputs, sequences, spec, used)
     return linear(mixed, output.weight, output.bias), Attended(*inputs, mixed, logsum)
 
@@ -98,12 +98,12 @@ def _parts(qkv: Linear) -> tuple[Linear, Linear]:
 
 
 def attend_backward(
-    dy: Tensor, x: Tensor, taken: Tensor, attended: Attended, qkv: Linear, output: Linear,
+    dy: Tensor, x: Tensor, query_rows: Tensor, attended: Attended, qkv: Linear, output: Linear,
     sequences: Sequences, spec: AttentionSpec, used: Queries | None, residual: Tensor | None,
 ) -> SublayerGradients:  # fmt: skip
-    """The gradients of attend for ``dy`` [N, width]. That of x includes what comes through ``taken``.
+    """The gradients of attend for ``dy`` [N, width]. That of x includes what comes through ``query_rows``.
 
-    ``residual`` is a gradient of ``taken`` from elsewhere, overwritten.
+    ``residual`` is a gradient of ``query_rows`` from elsewhere, overwritten.
     """
     (tokens, width), has_bias = x.shape, qkv.bias is not None
     d_output = weight_gradient(dy, attended.out)
@@ -118,7 +118,7 @@ def attend_backward(
     into = QueryKeyValue(*(torch.empty_like(tensor) for tensor in (attended.query, attended.kv)))
     d_bias = attention_backward(d_mixed, attended, into, sequences, spec, used, bias=has_bias)
     query, kv = _parts(qkv)
-    d_qkv = torch.cat([weight_gradient(into.query, taken), weight_gradient(into.kv, x)])
+    d_qkv = torch.cat([weight_gradient(into.query, query_rows), weight_gradient(into.kv, x)])
     d_taken = _input_gradient(into.query, query.weight, residual)
     dx = add_input_gradient(put_rows(d_taken, used, tokens), into.kv, kv.weight)
     return SublayerGradients(dx, d_qkv, d_bias, d_output)

@@ -234,14 +234,16 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
     except BertmillError as error:
         return BertmillError(str(error))
     except Exception as error:
-        named = failed_step(error)
-        if named is None:
+        step_failure = failed_step(error)
+        if step_failure is None:
             raise
-        raise named from error
-    if outcome.status == "stopped" and drain.seen:
+        raise step_failure from error
+    if outcome.status == "stopped" and drain.node_leaving:
         # A normal return would end the job. Ray attributes an error shortly before a preemption to the
         # preemption and does not count it as a failure. A pending stop request reaches the next group.
-        raise NodeLeavesError(f"step {outcome.step} is saved; a node leaves, resuming on the others")
+        raise NodeLeavesError(
+            f"step {outcome.step} is saved; a node is being removed, resuming on the others"
+        )
     return outcome
 
 
@@ -260,9 +262,9 @@ class _Drain:
     """Whether Ray is about to remove a node of this group. All ranks get the answer of rank 0."""
 
     def __init__(self) -> None:
-        self.seen = False
+        self.node_leaving = False
         """Whether this was ever the case."""
 
     def __call__(self) -> bool:
-        self.seen = self.seen or ray.train.get_preemption_info() is not None
-        return self.seen
+        self.node_leaving = self.node_leaving or ray.train.get_preemption_info() is not None
+        return self.node_leaving

@@ -166,10 +166,10 @@ class WorkerGroup:
 
     def _watch(self) -> None:
         """Returns when the training has ended."""
-        begun, stop_requested_at = time.monotonic(), None
+        started, stop_requested_at = time.monotonic(), None
         limit = self._config.workers.start_timeout_seconds
-        next_line = begun + min(UNTIL_FIRST_LINE, limit or UNTIL_FIRST_LINE)
-        next_look = begun if self._config.workers.least < self._config.workers.most else math.inf
+        next_line = started + min(UNTIL_FIRST_LINE, limit or UNTIL_FIRST_LINE)
+        next_look = started if self._config.workers.least < self._config.workers.most else math.inf
         while not self._ended.wait(_POLL_SECONDS):
             now = time.monotonic()
             if now > next_look:
@@ -183,7 +183,7 @@ class WorkerGroup:
                 raise shutdown.Interrupted(self._place())
             if not self._started and now > next_line:
                 next_line = now + BETWEEN_LINES
-                self._log_missing_resources(now - begun, limit)
+                self._log_missing_resources(now - started, limit)
 
     def _place(self) -> str:
         missing = None if self._started else self._missing()

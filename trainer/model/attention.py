@@ -20,23 +20,25 @@ from trainer.model.config import ModelConfig
 FULL = (-1, -1)
 
 
-class Reach(NamedTuple):
+class AttentionWindow(NamedTuple):
     """How many tokens ``before`` and ``after`` itself a token attends to, or -1 for no limit."""
 
     before: int
     after: int
 
 
-def reach_of(config: ModelConfig, *, local: bool) -> Reach:
-    """The reach of a local or a global layer of ``config``."""
+def window_of(config: ModelConfig, *, local: bool) -> AttentionWindow:
+    """The window of a local or a global layer of ``config``."""
     half = config.local_window // 2 if local else -1
-    return Reach(half, 0 if config.left_to_right else half)
+    return AttentionWindow(half, 0 if config.left_to_right else half)
 
 
 class Layout(Protocol):
     """Which of the flat tokens form a sequence."""
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, reach: Reach, dropout: float) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, window: AttentionWindow, dropout: float
+    ) -> Tensor:
         """Attention over ``[T, heads, head_size]`` tensors, which gives the same shape."""
         ...
 
@@ -48,7 +50,9 @@ class VarlenLayout:
     cu_seqlens: Tensor
     max_seqlen: int
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, reach: Reach, dropout: float) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, window: AttentionWindow, dropout: float
+    ) -> Tensor:
         """See Layout. Raises ValueError for a dropout above 0, which the kernel would ignore."""
         if dropout > 0:
             raise ValueError("the variable-length kernel has no attention dropout")
@@ -56,11 +60,11 @@ class VarlenLayout:
         from torch.nn.attention.varlen import varlen_attn
 
         bounds, longest = self.cu_seqlens, self.max_seqlen
-        if reach == FULL:
+        if window == FULL:
             mixed = varlen_attn(query, key, value, bounds, bounds, longest, longest)
         else:
-            window = (reach.before, reach.after)
-            mixed = varlen_attn(query, key, value, bounds, bounds, longest, longest, window_size=window)
+            sizes = (window.before, window.after)
+            mixed = varlen_attn(query, key, value, bounds, bounds, longest, longest, window_size=sizes)
         assert isinstance(mixed, Tensor)  # noqa: S101 - a tuple only comes when return_aux asks for one
         return mixed
 
@@ -95,13 +99,15 @@ class PaddedLayout:
         valid = torch.arange(max_seqlen, device=cu_seqlens.device)[None, :] < lengths
         return cls(rows, max_seqlen, _never_empty(valid), places)
 
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, reach: Reach, dropout: float) -> Tensor:
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, window: AttentionWindow, dropout: float
+    ) -> Tensor:
         """See Layout."""
         mixed = F.scaled_dot_product_attention(
             self._to_rows(query),
             self._to_rows(key),
             self._to_rows(value),
-            attn_mask=self._mask(reach),
+            attn_mask=self._mask(window),
             dropout_p=dropout,
         )
         flat = mixed.transpose(1, 2).reshape(self.rows * self.length, *query.shape[1:])
@@ -114,18 +120,18 @@ class PaddedLayout:
             tensor = empty.index_copy(0, self.places, tensor)
         return tensor.view(self.rows, self.length, *tensor.shape[1:]).transpose(1, 2)
 
-    def _mask(self, reach: Reach) -> Tensor:
+    def _mask(self, window: AttentionWindow) -> Tensor:
         """Bool, broadcastable to [rows, heads, length, length]: true where the query attends to the key."""
         keys = self.valid[:, None, None, :]
-        if reach == FULL:
+        if window == FULL:
             return keys
         place = torch.arange(self.length, device=keys.device)
         ahead = place[None, :] - place[:, None]
         near = torch.ones_like(ahead, dtype=torch.bool)
-        if reach.before >= 0:
-            near &= ahead >= -reach.before
-        if reach.after >= 0:
-            near &= ahead <= reach.after
+        if window.before >= 0:
+            near &= ahead >= -window.before
+        if window.after >= 0:
+            near &= ahead <= window.after
         # Padding attends to itself, since the softmax of a row without any key would be 0 / 0.
         return (keys & near) | (ahead == 0)
 

@@ -118,10 +118,10 @@ class _Losses(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        found = [
+        scaled = [
             (gradient * gradients[0]).to(dtype) if needed else None
             for gradient, dtype, needed in zip(
                 context.saved_tensors, context.types, context.needs_input_grad, strict=False
             )
         ]
-        return (*found, None, None, None, None, None)
+        return (*scaled, None, None, None, None, None)

@@ -151,9 +151,9 @@ class ModelConfig(BaseModel):
         # Another type than a string is refused later, with the name of the field.
         style, size = data.get("style", "bert"), data.get("size", "base")
         filled = dict(_STYLES.get(style, {})) if isinstance(style, str) else {}
-        figures = _SIZES.get(size) if isinstance(size, str) else None
-        if figures is not None:
-            filled["layers"], filled["hidden_size"] = figures
+        dimensions = _SIZES.get(size) if isinstance(size, str) else None
+        if dimensions is not None:
+            filled["layers"], filled["hidden_size"] = dimensions
         filled |= data
         hidden = filled.get("hidden_size", 768)
         if isinstance(hidden, int):

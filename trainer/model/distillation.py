@@ -110,11 +110,12 @@ def _check(student: BertPretraining, teacher: BertPretraining, weights: Distilla
     if ours.vocab_size != theirs.vocab_size:
         raise ConfigError(
             f"distillation.teacher: its vocabulary has {theirs.vocab_size} entries, the student's"
-            f" {ours.vocab_size}"
+            f" {ours.vocab_size}; choose a teacher with the student's vocabulary"
         )
     if ours.max_positions > theirs.max_positions:
         raise ConfigError(
             f"distillation.teacher: it has {theirs.max_positions} positions, the student {ours.max_positions}"
+            "; lower model.max_positions"
         )
     if weights.hidden and ours.hidden_size != theirs.hidden_size:
         raise ConfigError(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from trainer.model.attention import Layout, Reach, VarlenLayout, reach_of, rotary_table, rotate
+from trainer.model.attention import AttentionWindow, Layout, VarlenLayout, rotary_table, rotate, window_of
 from trainer.model.config import ModelConfig
 
 Rotary = dict[bool, tuple[Tensor, Tensor]]
@@ -58,14 +58,14 @@ class SelfAttention(nn.Module):
         self.output = nn.Linear(config.hidden_size, config.hidden_size, bias=config.bias)
 
     def forward(
-        self, hidden: Tensor, layout: Layout, reach: Reach, rotary: tuple[Tensor, Tensor] | None
+        self, hidden: Tensor, layout: Layout, window: AttentionWindow, rotary: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         tokens = hidden.shape[0]
         query, key, value = self.qkv(hidden).view(tokens, 3, self.heads, self.head_size).unbind(1)
         if rotary is not None:
             query, key = rotate(query, rotary), rotate(key, rotary)
-        mixed = layout.attend(query, key, value, reach, self.dropout if self.training else 0.0)
+        mixed = layout.attend(query, key, value, window, self.dropout if self.training else 0.0)
         output: Tensor = self.output(mixed.reshape(tokens, -1))
         return output
 
@@ -108,13 +108,13 @@ class Layer(nn.Module):
         self.feed_forward_norm = layer_norm(config.hidden_size, config)
 
     def forward(
-        self, hidden: Tensor, layout: Layout, reach: Reach, rotary: tuple[Tensor, Tensor] | None
+        self, hidden: Tensor, layout: Layout, window: AttentionWindow, rotary: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """[T, hidden] -> [T, hidden]."""
         if self.pre_norm:
-            hidden = hidden + self._drop(self.attention(self.attention_norm(hidden), layout, reach, rotary))
+            hidden = hidden + self._drop(self.attention(self.attention_norm(hidden), layout, window, rotary))
             return hidden + self._drop(self.feed_forward(self.feed_forward_norm(hidden)))
-        hidden = self.attention_norm(hidden + self._drop(self.attention(hidden, layout, reach, rotary)))
+        hidden = self.attention_norm(hidden + self._drop(self.attention(hidden, layout, window, rotary)))
         normed: Tensor = self.feed_forward_norm(hidden + self._drop(self.feed_forward(hidden)))
         return normed
 
@@ -161,37 +161,37 @@ class Encoder(nn.Module):
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout
     ) -> list[Tensor]:
         """The hidden states after the embeddings and after each layer. The last ones are normalized."""
-        kept: list[Tensor] = []
-        self._run(input_ids, token_type_ids, position_ids, layout, kept)
-        return kept
+        all_states: list[Tensor] = []
+        self._run(input_ids, token_type_ids, position_ids, layout, all_states)
+        return all_states
 
     def _run(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, layout: Layout,
-        kept: list[Tensor] | None, rows: Tensor | None = None,
+        all_states: list[Tensor] | None, rows: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """Returns the last hidden states, and appends the states of all layers to ``kept`` if it is given."""
+        """Returns the last hidden states, and appends those of all layers to ``all_states``."""
         if self.fused and isinstance(layout, VarlenLayout):
             # Imported here, because only CUDA builds of torch bring Triton.
             from trainer.model.fused_encoder import fused_encoder
 
-            return fused_encoder(self, input_ids, token_type_ids, position_ids, layout, kept, rows)
+            return fused_encoder(self, input_ids, token_type_ids, position_ids, layout, all_states, rows)
         config = self.config
         hidden: Tensor = self.embeddings(input_ids, token_type_ids, position_ids)
         rotary = self._rotary(position_ids)
         for number in range(config.layers):
-            if kept is not None:
-                kept.append(hidden)
+            if all_states is not None:
+                all_states.append(hidden)
             local = config.is_local(number)
             layer = self.layers[0 if config.share_layers else number]
-            arguments = (hidden, layout, reach_of(config, local=local), rotary.get(local))
+            arguments = (hidden, layout, window_of(config, local=local), rotary.get(local))
             if self.training and number < self.recompute_layers:
                 hidden = checkpoint(layer, *arguments, use_reentrant=False)
             else:
                 hidden = layer(*arguments)
         if self.final_norm is not None:
             hidden = self.final_norm(hidden)
-        if kept is not None:
-            kept.append(hidden)
+        if all_states is not None:
+            all_states.append(hidden)
         return hidden if rows is None else hidden.index_select(0, rows)
 
     def _rotary(self, position_ids: Tensor) -> Rotary:

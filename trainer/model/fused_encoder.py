@@ -16,19 +16,19 @@ from trainer.kernels.layer import (
     fused_post_norm_layer,
     fused_pre_norm_layer,
 )
-from trainer.model.attention import VarlenLayout, reach_of
+from trainer.model.attention import VarlenLayout, window_of
 from trainer.model.config import ModelConfig
 
 
 def fused_encoder(
     encoder: Any, ids: Tensor, segments: Tensor, positions: Tensor, layout: VarlenLayout,
-    kept: list[Tensor] | None, rows: Tensor | None = None,
+    all_states: list[Tensor] | None, rows: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The last hidden states [T, hidden] of ``encoder``, an encoder.Encoder, in autocast's type.
 
     Only those of ``rows``, int64 [N], if they are given: the last layer computes no others.
-    All hidden states are put into ``kept``, if it is given, which needs all rows. Raises BertmillError when
-    cuBLASLt refuses.
+    Appends all hidden states to ``all_states`` unless it is None, which needs all rows. Raises BertmillError
+    when cuBLASLt refuses.
     """
     config: ModelConfig = encoder.config
     sequences = Sequences(layout.cu_seqlens, layout.max_seqlen, positions)
@@ -36,13 +36,13 @@ def fused_encoder(
     hidden = fused_embeddings(ids, segments, sequences, specs[False], encoder.embeddings)
     if encoder.embeddings.projection is not None:
         hidden = encoder.embeddings.projection(hidden)
-    if kept is not None:
-        kept.append(hidden)
+    if all_states is not None:
+        all_states.append(hidden)
     layers = _pre_norm_layers if config.norm == "pre" else _post_norm_layers
     if rows is None:
-        return layers(encoder, hidden, sequences, specs, kept, None)
+        return layers(encoder, hidden, sequences, specs, all_states, None)
     used = Queries.of(rows, layout.cu_seqlens)
-    return layers(encoder, hidden, sequences, specs, kept, used).index_select(0, used.places)
+    return layers(encoder, hidden, sequences, specs, all_states, used).index_select(0, used.places)
 
 
 def _specs(encoder: Any, max_seqlen: int, device: torch.device) -> dict[bool, LayerSpec]:
@@ -51,11 +51,11 @@ def _specs(encoder: Any, max_seqlen: int, device: torch.device) -> dict[bool, La
     specs = {}
     dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else torch.float32
     for local in (False, True):
-        reach, table = reach_of(config, local=local and config.local_window > 0), None
+        window, table = window_of(config, local=local and config.local_window > 0), None
         if config.positions == "rotary":
             base = config.rotary_base_local if local else config.rotary_base
             table = rotary_cache(config.head_size, base, max_seqlen, device)
-        attention = AttentionSpec(config.heads, (reach.before, reach.after), table)
+        attention = AttentionSpec(config.heads, (window.before, window.after), table)
         dropout = config.hidden_dropout if encoder.training else 0.0
         specs[local] = LayerSpec(
             attention, config.activation, config.norm_eps, dropout, dtype, encoder.keeps_copies
@@ -86,15 +86,15 @@ def _post_norm_layers(
     hidden: Tensor,
     sequences: Sequences,
     specs: dict[bool, LayerSpec],
-    kept: list[Tensor] | None,
+    all_states: list[Tensor] | None,
     used: Queries | None,
 ) -> Tensor:
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
         run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
         last = number + 1 == encoder.config.layers
         hidden = run(fused_post_norm_layer, hidden, sequences, spec, used if last else None)
-        if kept is not None:
-            kept.append(hidden)
+        if all_states is not None:
+            all_states.append(hidden)
     return hidden
 
 
@@ -103,13 +103,13 @@ def _pre_norm_layers(
     hidden: Tensor,
     sequences: Sequences,
     specs: dict[bool, LayerSpec],
-    kept: list[Tensor] | None,
+    all_states: list[Tensor] | None,
     used: Queries | None,
 ) -> Tensor:
     residual, branch = hidden, None
     for number, (layer, spec) in enumerate(_layers(encoder, specs)):
-        if kept is not None and branch is not None:
-            kept.append(residual + branch)
+        if all_states is not None and branch is not None:
+            all_states.append(residual + branch)
         run = _recomputed(layer.fused) if _recomputes(encoder, number) else layer.fused
         last = number + 1 == encoder.config.layers
         residual, branch = run(
@@ -117,6 +117,6 @@ def _pre_norm_layers(
         )
     assert branch is not None  # noqa: S101 - a model has a layer
     hidden = fused_final_norm(residual, branch, specs[False], encoder.final_norm)
-    if kept is not None:
-        kept.append(hidden)
+    if all_states is not None:
+        all_states.append(hidden)
     return hidden

@@ -63,7 +63,7 @@ def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
     model.kernel = "varlen"
     batch = _batch(length, config.segments or 1).to(device)
     weights = torch.randn(batch.tokens, config.hidden_size, device=device)
-    found: list[list[Tensor]] = []
+    results: list[list[Tensor]] = []
     for fused in (True, False):
         model.encoder.fused = fused
         tensors: list[Tensor] = []
@@ -74,8 +74,8 @@ def _distance(config: ModelConfig, length: int, device: torch.device) -> float:
             torch.autograd.backward((hidden.float() * weights[: len(hidden)]).sum())
             gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
             tensors += [hidden.detach().float(), torch.cat(gradients)]
-        found.append(tensors)
-    return largest_distance(zip(*found, strict=True))
+        results.append(tensors)
+    return largest_distance(zip(*results, strict=True))
 
 
 def _loss_distance(device: torch.device) -> float:
@@ -83,13 +83,13 @@ def _loss_distance(device: torch.device) -> float:
     states, table = (torch.randn(rows, 64, device=device).requires_grad_() for rows in (_TOKENS, _VOCABULARY))
     targets = torch.randint(-1, _VOCABULARY, (_TOKENS,), device=device)
     bias = torch.zeros(_VOCABULARY, device=device)
-    found = []
+    results = []
     for fused in (True, False):
         with torch.autocast(device.type, torch.bfloat16):
             losses = chunked_token_losses(states, table, bias, targets, chunk=_TOKENS, fused=fused)
         gradients = torch.autograd.grad(losses.total, (states, table))
-        found.append((losses.losses, torch.cat([gradient.flatten() for gradient in gradients])))
-    return largest_distance(zip(*found, strict=True))
+        results.append((losses.losses, torch.cat([gradient.flatten() for gradient in gradients])))
+    return largest_distance(zip(*results, strict=True))
 
 
 def largest_distance(pairs: Iterable[tuple[Tensor, Tensor]]) -> float:

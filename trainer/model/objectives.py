@@ -150,11 +150,11 @@ class PretrainingLoss(nn.Module):
             return self.of_output(self.model.heads_at(masked, first), batch, totals)
         head, targets = self.model.token_head, batch.masked_ids
         states, table = head.transform(masked), head.table(self.model.word_weight)
-        found = chunked_token_losses(
+        token_losses = chunked_token_losses(
             states, table, head.padded_bias(), targets, chunk=self.chunk or max(1, targets.shape[0]),
             z_loss=self.z_loss, compiled=self.compile_chunks, fused=fused,
         )  # fmt: skip
-        return self._with_pairs(found, self.model.pair_logits_at(first), batch, totals)
+        return self._with_pairs(token_losses, self.model.pair_logits_at(first), batch, totals)
 
     def of_output(self, output: PretrainingOutput, batch: MicroBatch, totals: Tensor) -> LossSums:
         """The loss of the heads' logits ``output`` for ``batch``."""

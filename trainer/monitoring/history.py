@@ -17,12 +17,12 @@ _LOG_OF_RANK_0 = re.compile(r"rank-00000(-\d+)?\.jsonl")
 class History:
     """What rank 0 of all attempts logged. If two attempts did the same step, the later attempt counts."""
 
-    figures: list[StepRecord] = field(default_factory=list)
+    steps: list[StepRecord] = field(default_factory=list)
     """By step."""
     held_out: list[Evaluated] = field(default_factory=list)
     """By step."""
     events: list[AnyEvent] = field(default_factory=list)
-    """By time, with their attempt, but without held-out figures and samples."""
+    """By time, with their attempt, but without held-out metrics and samples."""
 
 
 def read_history(run_uri: str) -> History:
@@ -42,20 +42,20 @@ def read_history(run_uri: str) -> History:
         for number, line in enumerate(storage.read_bytes(file.uri).split(b"\n")[:-1], start=1):
             records.append((int(attempt), _parse(line, f"{file.uri}:{number}", int(attempt))))
     if not records:
-        raise CheckpointError(f"{folder}: no log of a run")
+        raise CheckpointError(f"{folder}: no training log here; check the URI of the run")
     records.sort(key=lambda record: record[0])
-    figures: dict[int, StepRecord] = {}
+    steps: dict[int, StepRecord] = {}
     held_out: dict[int, Evaluated] = {}
     events: list[AnyEvent] = []
     for _, record in records:
         if isinstance(record, StepRecord):
-            figures[record.step] = record
+            steps[record.step] = record
         elif isinstance(record, Evaluated):
             held_out[record.step] = record
         elif not isinstance(record, Samples):
             events.append(record)
     return History(
-        [figures[step] for step in sorted(figures)],
+        [steps[step] for step in sorted(steps)],
         [held_out[step] for step in sorted(held_out)],
         sorted(events, key=lambda event: event.time),
     )

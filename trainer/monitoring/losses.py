@@ -30,7 +30,7 @@ class Difference:
 
 def read_losses(run_uri: str) -> dict[int, float]:
     """Step -> loss, for every logged step of a run. Raises CheckpointError when it has no log."""
-    return {record.step: record.loss for record in read_history(run_uri).figures}
+    return {record.step: record.loss for record in read_history(run_uri).steps}
 
 
 def write_losses(run_uri: str, file_uri: str) -> int:
@@ -63,7 +63,7 @@ def _read_file(uri: str) -> dict[int, float]:
     try:
         raw = storage.read_bytes(uri)
     except FileNotFoundError as error:
-        raise ConfigError(f"{uri}: no such file; bertmill losses RUN --write FILE makes one") from error
+        raise ConfigError(f"{uri}: no such file; write it with bertmill losses RUN --write FILE") from error
     try:
         return {int(step): float(loss) for step, loss in parse_json(raw)["losses"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -1,4 +1,4 @@
-"""The records of a run's log as typed classes: figures of steps, and events.
+"""The records of a run's log as typed classes: metrics of steps, and events.
 
 A line of ``RUN/metrics/attempt-000003/rank-00000.jsonl`` is one record as JSON. A record with the key
 ``event`` is an event. Any other record is a StepRecord. This module does not import torch, so that
@@ -38,11 +38,11 @@ def numbers(content: Mapping[str, Any]) -> dict[str, float]:
     return by_name
 
 
-class PretrainingFigures(_Record):
-    """Losses, accuracies and counts of some sequences. A figure without any target is null."""
+class PretrainingMetrics(_Record):
+    """Losses, accuracies and counts of some sequences. A metric without any target is null."""
 
     sequences: int
-    """Sequences of these figures."""
+    """Sequences of these metrics."""
     masked_tokens: int
     """Targets of the masked language model (MLM)."""
     pairs: int
@@ -80,12 +80,12 @@ class LogRecord(_Record):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-class StepRecord(LogRecord, PretrainingFigures):
-    """The figures of the steps since the previous line of figures, over all ranks."""
+class StepRecord(LogRecord, PretrainingMetrics):
+    """The metrics of the steps since the previous line of metrics, over all ranks."""
 
     step: int
     """Optimizer steps done."""
-    languages: dict[str, PretrainingFigures] = {}
+    languages: dict[str, PretrainingMetrics] = {}
     """By language, in the log of rank 0 only."""
     lr: float
     """Learning rate of the last step."""
@@ -128,7 +128,7 @@ class StepRecord(LogRecord, PretrainingFigures):
 
 
 class Event(LogRecord):
-    """A single occurrence, unlike the figures of steps."""
+    """A single occurrence, unlike the metrics of steps."""
 
     event: str
     attempt: int | None = None
@@ -223,16 +223,16 @@ class Warned(Event):
 
 
 class Evaluated(Event):
-    """Held-out figures, for "all" and by language."""
+    """Held-out metrics, for "all" and by language."""
 
     event: Literal["evaluated"] = "evaluated"
     step: int
-    held_out: dict[str, PretrainingFigures]
-    held_out_ema: dict[str, PretrainingFigures] | None = None
+    held_out: dict[str, PretrainingMetrics]
+    held_out_ema: dict[str, PretrainingMetrics] | None = None
     """Of the moving average of the weights. See ``evaluation.ema``."""
 
     def groups(self) -> dict[str, Any]:
-        """The figures alone, by name of the group."""
+        """The metrics alone, by name of the group."""
         return {name: value for name, value in self.to_json().items() if name.startswith("held_out")}
 
 

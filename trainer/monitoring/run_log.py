@@ -66,7 +66,7 @@ class RunLog:
     the end. A failed upload is logged, counted in ``failed_uploads``, and retried with the next one. An
     object cannot be appended to, so the log continues in a new file (rank-00000-0001.jsonl) after a few
     megabytes. Otherwise each upload would send the whole log again. Complete and uploaded files are deleted
-    locally. Figures by language cover all ranks and are in the file of rank 0 alone. ``on_record`` gets
+    locally. Metrics by language cover all ranks and are in the file of rank 0 alone. ``on_record`` gets
     every record, for example to print a progress line, and ``trackers`` send theirs on.
     """
 
@@ -109,7 +109,7 @@ class RunLog:
         self.failed_writes = 0
 
     def write(self, record: LogRecord) -> None:
-        """Writes a record. The numbers of steps and held-out figures also go to TensorBoard."""
+        """Writes a record. The numbers of steps and held-out metrics also go to TensorBoard."""
         content = record.to_json()
         if isinstance(record, StepRecord) and self._rank != 0:
             del content["languages"]

@@ -1,4 +1,4 @@
-"""Sends the figures of a run to trackers outside of it: Weights & Biases and MLflow.
+"""Sends the metrics of a run to trackers outside of it: Weights & Biases and MLflow.
 
 A tracker runs in a separate thread behind a queue, so a slow or failing one never delays training. All
 attempts of a run use one run of the tracker. Steps that an attempt repeats after a resume are not sent again.
@@ -69,8 +69,8 @@ class Tracker(ABC):
         """Continues or creates the run with our ``run_id``, and returns the last STEP and HELD_OUT_STEP."""
 
     @abstractmethod
-    def send(self, figures: Mapping[str, float], step: int) -> None:
-        """Records the figures of a step."""
+    def send(self, metrics: Mapping[str, float], step: int) -> None:
+        """Records the metrics of a step."""
 
     @abstractmethod
     def close(self, status: str) -> None:
@@ -105,7 +105,7 @@ class Wandb(Tracker):
         )
         self._run.config.update(record.config, allow_val_change=True)
         self._run.define_metric(STEP)
-        # wandb's own counter of steps would refuse held-out figures that come after those of the step.
+        # wandb's own counter of steps would refuse held-out metrics that come after those of the step.
         self._run.define_metric("*", step_metric=STEP)
         # Only a server can report the last step of a run. Offline, a note beside the files records it.
         self._note = Path(self._run.settings.wandb_dir) / f"{run_id}.steps.json"
@@ -116,13 +116,13 @@ class Wandb(Tracker):
             self._sent = {name: value for name, value in summary.items() if value is not None}
         return dict(self._sent)
 
-    def send(self, figures: Mapping[str, float], step: int) -> None:
+    def send(self, metrics: Mapping[str, float], step: int) -> None:
         """See the base class."""
         if self._run.settings.mode == "offline":
-            self._sent |= {name: figures[name] for name in (STEP, HELD_OUT_STEP) if name in figures}
-            # Before the figures: a process that is killed in between loses a point instead of doubling it.
+            self._sent |= {name: metrics[name] for name in (STEP, HELD_OUT_STEP) if name in metrics}
+            # Before the metrics: a process that is killed in between loses a point instead of doubling it.
             self._note.write_text(json.dumps(self._sent))
-        self._run.log({**figures, STEP: step})
+        self._run.log({**metrics, STEP: step})
 
     def close(self, status: str) -> None:
         """See the base class."""
@@ -160,15 +160,15 @@ class Mlflow(Tracker):
             self._client.log_batch(self._id, params=some)
         return {}
 
-    def send(self, figures: Mapping[str, float], step: int) -> None:
+    def send(self, metrics: Mapping[str, float], step: int) -> None:
         """See the base class."""
         from mlflow.entities import Metric
 
         now = round(time.time() * 1000)
-        # The step comes first: requests that fail after it lose figures instead of doubling them.
-        ordered = sorted(figures.items(), key=lambda item: item[0] not in (STEP, HELD_OUT_STEP))
-        metrics = [Metric(name, value, now, step) for name, value in ordered]
-        for some in _chunks(metrics, self._METRICS):
+        # The step comes first: requests that fail after it lose metrics instead of doubling them.
+        ordered = sorted(metrics.items(), key=lambda item: item[0] not in (STEP, HELD_OUT_STEP))
+        points = [Metric(name, value, now, step) for name, value in ordered]
+        for some in _chunks(points, self._METRICS):
             self._client.log_batch(self._id, metrics=some)
 
     def close(self, status: str) -> None:
@@ -213,7 +213,7 @@ class TrackerThread:
     def _count(self, lost: int, reason: str) -> None:
         self.failures += lost
         if lost and self.failures == lost:
-            logger.warning("%s: figures are being lost: %s", self._name, reason)
+            logger.warning("%s: metrics are being lost: %s", self._name, reason)
 
     def _work(self) -> None:
         while not self._abandoned and (record := self._queue.get()) is not None:
@@ -239,12 +239,12 @@ class TrackerThread:
         if isinstance(record, StepRecord):
             self._send(numbers(record.to_json()), STEP, record.step)
         elif isinstance(record, Evaluated):
-            figures = numbers(record.groups())
-            self._send({**figures, HELD_OUT_STEP: float(record.step)}, HELD_OUT_STEP, record.step)
+            metrics = numbers(record.groups())
+            self._send({**metrics, HELD_OUT_STEP: float(record.step)}, HELD_OUT_STEP, record.step)
 
-    def _send(self, figures: Mapping[str, float], kind: str, step: int) -> None:
+    def _send(self, metrics: Mapping[str, float], kind: str, step: int) -> None:
         if self._sent is not None and step > self._sent.get(kind, 0):
-            self._tracker.send(figures, step)
+            self._tracker.send(metrics, step)
             self._sent[kind] = step
 
 

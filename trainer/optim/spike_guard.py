@@ -39,7 +39,7 @@ class SpikeGuard:
         """``max_skipped`` skips in a row are too many: from then on every step is skipped."""
         self._window, self._sigma, self._max_skipped = window, sigma, max_skipped
         self._norms = torch.zeros(window, device=device)
-        self._seen = torch.zeros((), dtype=torch.int64, device=device)
+        self._recorded = torch.zeros((), dtype=torch.int64, device=device)
         self.skipped = torch.zeros((), dtype=torch.int64, device=device)
         self.consecutive_skips = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -55,13 +55,15 @@ class SpikeGuard:
         infinite = torch.full_like(self._norms[0], torch.inf)
         if self._sigma is None:
             return infinite
-        known = torch.arange(self._window, device=self._norms.device) < self._seen
+        known = torch.arange(self._window, device=self._norms.device) < self._recorded
         count = known.sum().clamp(min=1)
         mean = torch.where(known, self._norms, 0).sum() / count
         variance = torch.where(known, (self._norms - mean) ** 2, 0).sum() / count
         deviation = torch.maximum(variance.sqrt(), _LEAST_DEVIATION * mean)
         doubled = torch.exp2(self.consecutive_skips.clamp(max=_MAX_DOUBLINGS).float())
-        return torch.where(self._seen >= MIN_HISTORY, (mean + self._sigma * deviation) * doubled, infinite)
+        return torch.where(
+            self._recorded >= MIN_HISTORY, (mean + self._sigma * deviation) * doubled, infinite
+        )
 
     def is_bad(self, norm: Tensor) -> Tensor:
         """Bool, 0-d: whether to skip a step with this gradient norm. Does not change the history."""
@@ -70,22 +72,22 @@ class SpikeGuard:
     def record(self, norm: Tensor, skip: Tensor) -> None:
         """Adds a step with this norm, and whether it was skipped, to the history."""
         entry = torch.where(torch.isnan(norm), torch.inf, norm).minimum(self.limit())
-        slot = torch.arange(self._window, device=norm.device) == self._seen % self._window
+        slot = torch.arange(self._window, device=norm.device) == self._recorded % self._window
         use = torch.isfinite(entry)
         self._norms = torch.where(slot & use, entry, self._norms)
-        self._seen = self._seen + use
+        self._recorded = self._recorded + use
         self.skipped = self.skipped + skip
         self.consecutive_skips = torch.where(skip, self.consecutive_skips + 1, 0)
 
     def forget(self) -> None:
         """Clears the history, because norms at another length or batch size are not comparable."""
-        self._seen = torch.zeros_like(self._seen)
+        self._recorded = torch.zeros_like(self._recorded)
 
     def state(self) -> SpikeGuardState:
         """What a checkpoint keeps. Floats keep every bit, so a resumed run skips the same steps."""
         return SpikeGuardState(
             norms=self._norms.tolist(),
-            seen=int(self._seen),
+            seen=int(self._recorded),
             skipped=int(self.skipped),
             consecutive_skips=int(self.consecutive_skips),
         )
@@ -95,7 +97,7 @@ class SpikeGuard:
         device = self._norms.device
         if len(state.norms) == self._window:
             self._norms = torch.tensor(state.norms, device=device)
-            self._seen = torch.tensor(state.seen, dtype=torch.int64, device=device)
+            self._recorded = torch.tensor(state.seen, dtype=torch.int64, device=device)
         self.skipped = torch.tensor(state.skipped, dtype=torch.int64, device=device)
         skips = state.consecutive_skips
         if self._max_skipped is not None and skips >= self._max_skipped:
@@ -111,23 +113,23 @@ class DelayedFlag:
         self._on_gpu = device.type == "cuda"
         self._value = torch.zeros((), dtype=torch.bool, pin_memory=self._on_gpu)
         self._copied: Any = None
-        self._seen = False
+        self._flag = False
 
     def post(self, flag: Tensor) -> None:
         """Starts to copy ``flag`` (0-d) to the host, unless the last copy is still in progress."""
         if not self._on_gpu:
-            self._seen = bool(flag)
+            self._flag = bool(flag)
         elif self._copied is None or self._copied.query():
-            self.seen()
+            self.is_set()
             self._value.copy_(flag, non_blocking=True)
             self._copied = _EVENT()
             self._copied.record()
 
-    def seen(self) -> bool:
+    def is_set(self) -> bool:
         """Whether the flag was set in the newest copy that has arrived."""
         if self._copied is not None and self._copied.query():
-            self._seen = self._seen or bool(self._value)
-        return self._seen
+            self._flag = self._flag or bool(self._value)
+        return self._flag
 
 
 def check_ranks_agree(parameters: Iterable[tuple[str, Tensor]], ranks: Ranks, step: int) -> None:

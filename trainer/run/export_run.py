@@ -37,8 +37,8 @@ def export_run(
         languages = corpus.languages
     evaluation: dict[str, dict[str, float]] = {}
     if corpus is not None and evaluate_rows:
-        figures = evaluate_on(corpus, saved.model, rows=evaluate_rows)
-        evaluation = {group: one.model_dump(exclude_none=True) for group, one in figures.items()}
+        metrics = evaluate_on(corpus, saved.model, rows=evaluate_rows)
+        evaluation = {group: one.model_dump(exclude_none=True) for group, one in metrics.items()}
     card = ModelCard(
         name=name,
         languages=languages,

@@ -23,7 +23,7 @@ from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.data.step_plan import StepPlan
 from trainer.distributed.ranks import Ranks
-from trainer.distributed.sharding import whole
+from trainer.distributed.sharding import unsharded
 from trainer.evaluation.held_out import ALL, evaluate_until
 from trainer.hooks import CommitAnnouncer, Hooks
 from trainer.model.attention import Kernel
@@ -34,12 +34,13 @@ from trainer.monitoring.start_times import StartTimes
 from trainer.monitoring.trackers import check_trackers, open_trackers
 from trainer.optim.spike_guard import DelayedFlag, SpikeGuard, check_ranks_agree
 from trainer.run.agreement import Agreement
+from trainer.run.loss_trend import add_held_out, add_line, add_save, alarm_error, problem
 from trainer.run.memory import MemoryFit
 from trainer.run.profiling import ProfileWindow
 from trainer.run.reporting import Reporter
 from trainer.run.saving import Saver
-from trainer.run.trend import add_held_out, add_line, add_save, alarm_error, problem
 from trainer.run.update import Update
+from trainer.startup.checkpoint_size import check_room, is_sharded, state_bytes
 from trainer.startup.handshake import compare_ranks, open_common_corpus
 from trainer.startup.kernels import choose_kernels
 from trainer.startup.node_copy import shared_checkpoint
@@ -52,7 +53,6 @@ from trainer.startup.resume import (
     resume,
     state_of,
 )
-from trainer.startup.room import check_room, is_sharded, state_bytes
 from trainer.startup.setup import (
     LearningRates,
     build_network,
@@ -249,7 +249,7 @@ class Trainer:
         due = last or agreed.save > 0 or self.saver.due_by_step(self.position.step)
         self._compare_ranks(saves=due)
         if last or self.position.step % self.config.logging.every_steps == 0:
-            self._write_figures(batches)
+            self._write_metrics(batches)
         stop = agreed.stop > 0
         if self.finished or not stop:
             stop = not self._evaluate(batches.plan) or stop
@@ -282,7 +282,7 @@ class Trainer:
             save=int(self.saver.due_by_time()),
             failed=int(error is not None),
             committed_step=self.announcer.pending_step(),
-            too_many_skips=int(self.skips.seen()),
+            too_many_skips=int(self.skips.is_set()),
         ).sum_over(self.ranks)
         if agreed.failed:
             self.ranks.fail_together(self._set_aside(error))
@@ -319,9 +319,9 @@ class Trainer:
         if saves if every is None else every and self.position.step % every == 0:
             check_ranks_agree(self.network.model.named_parameters(), self.ranks, self.position.step)
 
-    def _write_figures(self, batches: StepBatches) -> None:
+    def _write_metrics(self, batches: StepBatches) -> None:
         lr = self.learning_rates.at(self.position.step - 1)
-        record = self.reporter.write_figures(self.position, batches, lr)
+        record = self.reporter.write_metrics(self.position, batches, lr)
         if record.masked_tokens or record.pairs:
             self._follow(add_line, step=record.step, phase=record.phase, loss=record.loss)
             self.position.last_loss = record.loss
@@ -341,18 +341,18 @@ class Trainer:
             evaluate_until, network.model, self.held_out[plan.max_seq_length], self.ranks, network.precision,
             stop=self.hooks.stop_requested,
         )  # fmt: skip
-        with whole(network.loss):
-            figures = measure()
-        if figures is None:
+        with unsharded(network.loss):
+            metrics = measure()
+        if metrics is None:
             return False
         of_average = None
         if settings.ema and network.average is not None:
-            with network.average.in_model(), whole(network.loss):
+            with network.average.in_model(), unsharded(network.loss):
                 of_average = measure()
             if of_average is None:
                 return False
-        self.log.write(Evaluated(step=self.position.step, held_out=figures, held_out_ema=of_average))
-        self._follow(add_held_out, step=self.position.step, loss=figures[ALL].loss)
+        self.log.write(Evaluated(step=self.position.step, held_out=metrics, held_out_ema=of_average))
+        self._follow(add_held_out, step=self.position.step, loss=metrics[ALL].loss)
         return True
 
     def _log_trace(self, trace: str | None) -> None:
@@ -360,7 +360,7 @@ class Trainer:
             self.log.write(Profiled(step=self.position.step, trace=trace))
 
     def _follow(self, add: Callable[..., Trend], **facts: float) -> None:
-        """Updates the trend of the losses. Warns of a lasting rise, or raises on all ranks."""
+        """Updates the trend of the losses. If the loss stays high, warns or raises on all ranks."""
         alarm, before = self.config.stability.alarm, self.position.trend
         self.position.trend = add(before, alarm, **facts)
         text = problem(self.position.trend, alarm)

@@ -63,7 +63,7 @@ class MemoryFit:
         if tokens < plan.max_seq_length:
             raise ConfigError(
                 f"phases.{plan.phase}.micro_batch_tokens: {reason} with {plan.micro_batch_tokens} tokens, and"
-                f" half of them do not hold a sequence of {plan.max_seq_length}; set recompute_layers or"
+                f" half of that does not hold a sequence of {plan.max_seq_length}; set recompute_layers or"
                 " loss_chunk, or use larger GPUs"
             )
         text = (

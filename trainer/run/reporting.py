@@ -1,4 +1,4 @@
-"""What the loop writes to the log of a run: figures, skipped steps, warnings, held-out figures."""
+"""What the loop writes to the log of a run: metrics, skipped steps, warnings, held-out metrics."""
 
 import os
 import socket
@@ -13,11 +13,11 @@ from trainer.checkpoint.manifest import FORMAT, Position
 from trainer.config import TrainConfig
 from trainer.data.batches import StepBatches
 from trainer.distributed.ranks import Ranks
-from trainer.monitoring.figures import Meter, figures_by_language, total_figures
 from trainer.monitoring.flops import peak_flops, training_flops
+from trainer.monitoring.metrics import Meter, metrics_by_language, total_metrics
 from trainer.monitoring.records import (
     Kernel,
-    PretrainingFigures,
+    PretrainingMetrics,
     Samples,
     Skipped,
     Started,
@@ -45,7 +45,7 @@ class _StepOutcome:
 
 
 class Reporter:
-    """Collects the figures of steps and writes them to the log."""
+    """Collects the metrics of steps and writes them to the log."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Reporter:
         )
 
     def count_step(self, batches: StepBatches, statistics: Tensor, norm: Tensor, skipped: Tensor) -> None:
-        """Adds a step to the figures, without waiting for the device."""
+        """Adds a step to the metrics, without waiting for the device."""
         meter, plan = self.meter, batches.plan
         meter.statistics += torch.where(skipped, torch.zeros_like(statistics), statistics)
         meter.steps += 1
@@ -101,20 +101,20 @@ class Reporter:
         if self._config.logging.samples:
             self._log.write(Samples(step=plan.step, epoch=batches.epoch, row_ids=row_ids))
 
-    def write_figures(self, position: Position, batches: StepBatches, lr: float) -> StepRecord:
-        """Writes the figures since the last call. This is the only place where the loop waits for the device.
+    def write_metrics(self, position: Position, batches: StepBatches, lr: float) -> StepRecord:
+        """Writes the metrics since the last call. This is the only place where the loop waits for the device.
 
         Raises BertmillError when too many steps in a row were skipped.
         """
         statistics = self._ranks.sum_on_device(self.meter.statistics)
-        totals = total_figures(statistics)
+        totals = total_metrics(statistics)
         norm = float(self._outcomes[-1].norm)
         checkpoint = self._saver.newest
         record = StepRecord(
             **totals.model_dump(),
             **asdict(self.meter.throughput()),
             step=position.step,
-            languages=figures_by_language(statistics, self._data.corpus.languages),
+            languages=metrics_by_language(statistics, self._data.corpus.languages),
             lr=lr,
             grad_norm=norm,
             phase=batches.plan.phase,
@@ -138,26 +138,26 @@ class Reporter:
         self._check_skips(norm)
         return record
 
-    def _mfu(self, figures: PretrainingFigures) -> float | None:
+    def _mfu(self, metrics: PretrainingMetrics) -> float | None:
         """Model FLOP/s utilization: the used share of the devices' peak FLOP/s, or None if it is unknown."""
         peak = peak_flops(self._ranks.device, self._network.precision)
         if peak is None:
             return None
-        meter, model, masked = self.meter, self._network.config, figures.masked_tokens
-        used: int | None = masked + (figures.sequences if model.pair_objective != "none" else 0)
+        meter, model, masked = self.meter, self._network.config, metrics.masked_tokens
+        used: int | None = masked + (metrics.sequences if model.pair_objective != "none" else 0)
         if self._config.objective is not None or self._config.distillation is not None:
             used = None
         flops = training_flops(model, meter.tokens, meter.squared_lengths, masked, used)
         return flops / (meter.seconds * self._ranks.world_size * peak)
 
-    def _warn_of_labels(self, step: int, figures: PretrainingFigures) -> None:
+    def _warn_of_labels(self, step: int, metrics: PretrainingMetrics) -> None:
         """Warns once when nearly all pairs have one label, because NSP accuracy then means nothing."""
-        share = figures.nsp_label_1_share
+        share = metrics.nsp_label_1_share
         if share is None or self._warned_of_labels:
             return
         if not _LEAST_LABEL_SHARE <= share <= 1 - _LEAST_LABEL_SHARE:
             self._warned_of_labels = True
-            text = f"{share:.1%} of the pairs have label 1 (random or swapped); NSP figures mean little"
+            text = f"{share:.1%} of the pairs have label 1 (random or swapped); NSP metrics mean little"
             self._log.write(Warned(step=step, text=text))
 
     def _log_skipped_steps(self) -> None:

@@ -1,4 +1,4 @@
-"""Takes a run back to one of its checkpoints and, by option, leaves out the data after it."""
+"""Takes a run back to one of its checkpoints, and optionally skips the data after it."""
 
 import logging
 import time

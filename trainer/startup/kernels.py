@@ -1,6 +1,6 @@
 """Chooses the kernels of a run: by the config, after a trial on every rank's device, the same on all ranks.
 
-The choice of matrix product algorithms is kept in the run's folder (``kernels.json``), so that a resumed run
+The choice of matmul algorithms is kept in the run's folder (``kernels.json``), so that a resumed run
 computes the same bits as one that never stopped.
 """
 
@@ -27,8 +27,8 @@ FUSED = Kernel("fused", "packed tokens, each layer one function, bf16 between la
 
 
 @dataclass(frozen=True)
-class ProductSetup:
-    """What the algorithms of products depend on, besides the model."""
+class MatmulSetup:
+    """What the algorithms of matmuls depend on, besides the model."""
 
     device: str
     """Name of the GPU type."""
@@ -39,11 +39,11 @@ class ProductSetup:
 
 
 @dataclass(frozen=True)
-class AlgorithmChoice(ProductSetup):
+class AlgorithmChoice(MatmulSetup):
     """The content of ``kernels.json``."""
 
     algorithms: Mapping[str, str]
-    """Product -> algorithm, as the hexadecimal digits of 64 bytes."""
+    """Matmul -> algorithm, as the hexadecimal digits of 64 bytes."""
 
     def __post_init__(self) -> None:
         if any(len(bytes.fromhex(text)) != 64 for text in self.algorithms.values()):
@@ -74,7 +74,7 @@ def planned_kernel(config: TrainConfig, model: ModelConfig, device: torch.device
 def choose_kernels(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> Kernel:
     """The kernels that all ranks use: the planned ones if they pass a trial on every device, else plain ones.
 
-    Also chooses the product algorithms of fused layers. Raises ConfigError on all ranks when the config
+    Also chooses the matmul algorithms of fused layers. Raises ConfigError on all ranks when the config
     requires unavailable kernels.
     """
     kernel, error = None, None
@@ -114,28 +114,28 @@ def _trial(config: TrainConfig, model: ModelConfig, ranks: Ranks) -> str | None:
 def _use_algorithms(config: TrainConfig, model: ModelConfig, run_uri: str, ranks: Ranks) -> None:
     """Makes all ranks use the saved algorithms, or those that rank 0 chooses and saves now."""
     from trainer.kernels.cublaslt import cublaslt
-    from trainer.kernels.products import use_algorithms
+    from trainer.kernels.matmuls import use_algorithms
 
     device = torch.cuda.get_device_name(ranks.device)
     version = cublaslt(ranks.device).version
     choice: AlgorithmChoice | None = None
     if ranks.rank == 0:
-        setup = ProductSetup(device, version, max(phase.micro_batch_tokens for phase in config.phases))
+        setup = MatmulSetup(device, version, max(phase.micro_batch_tokens for phase in config.phases))
         try:
             choice = _saved(run_uri, setup) or _new(run_uri, setup, model, ranks.device)
         except BertmillError as error:
-            logger.warning("kernels: %s; torch chooses the algorithms of products", error)
+            logger.warning("kernels: %s; torch chooses the algorithms of matmuls", error)
     choice = ranks.broadcast_from_rank0(choice)
     if choice is not None and (choice.device, choice.cublaslt) != (device, version):
         logger.warning(
             "kernels: rank %d has %s with cuBLASLt %d, rank 0 has %s with %d; torch chooses the algorithms of"
-            " its products", ranks.rank, device, version, choice.device, choice.cublaslt,
+            " its matmuls", ranks.rank, device, version, choice.device, choice.cublaslt,
         )  # fmt: skip
         choice = None
     use_algorithms(ranks.device, {} if choice is None else choice.algorithms)
 
 
-def _saved(run_uri: str, setup: ProductSetup) -> AlgorithmChoice | None:
+def _saved(run_uri: str, setup: MatmulSetup) -> AlgorithmChoice | None:
     """The choice in the run's folder, if it was made for the same device, library and size of micro-batch."""
     uri = storage.join(run_uri, _FILE)
     if not storage.exists(uri):
@@ -143,25 +143,25 @@ def _saved(run_uri: str, setup: ProductSetup) -> AlgorithmChoice | None:
     try:
         choice = _CHOICE.validate_json(storage.read_bytes(uri))
     except ValidationError:
-        logger.warning("kernels: %s is damaged; choosing the algorithms of products again", uri)
+        logger.warning("kernels: %s is damaged; choosing the algorithms of matmuls again", uri)
         return None
     changed = [
         field.name for field in fields(setup) if getattr(choice, field.name) != getattr(setup, field.name)
     ]
     if changed:
-        logger.warning("kernels: %s differs in %s; choosing the algorithms of products again", uri, changed)
+        logger.warning("kernels: %s differs in %s; choosing the algorithms of matmuls again", uri, changed)
         return None
     return choice
 
 
-def _new(run_uri: str, setup: ProductSetup, model: ModelConfig, device: torch.device) -> AlgorithmChoice:
-    from trainer.kernels.products import choose_algorithms, products_of_layer
+def _new(run_uri: str, setup: MatmulSetup, model: ModelConfig, device: torch.device) -> AlgorithmChoice:
+    from trainer.kernels.matmuls import choose_algorithms, matmuls_of_layer
 
-    products = products_of_layer(
+    matmuls = matmuls_of_layer(
         model.hidden_size, model.intermediate_size, gated=model.activation == "geglu",
         tanh=model.activation == "gelu_tanh", bias=model.bias, pre_norm=model.norm == "pre",
     )  # fmt: skip
-    choice = AlgorithmChoice(**asdict(setup), algorithms=choose_algorithms(products, setup.tokens, device))
+    choice = AlgorithmChoice(**asdict(setup), algorithms=choose_algorithms(matmuls, setup.tokens, device))
     try:
         storage.put_bytes(storage.join(run_uri, _FILE), json.dumps(asdict(choice), indent=1).encode())
     except StorageError as error:

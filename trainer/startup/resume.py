@@ -17,7 +17,7 @@ from trainer.checkpoint.store import CheckpointStore
 from trainer.config import TrainConfig
 from trainer.data.corpus import Corpus
 from trainer.distributed.ranks import Ranks
-from trainer.distributed.sharding import load_whole
+from trainer.distributed.sharding import load_unsharded
 from trainer.hooks import Hooks
 from trainer.optim.optimizers import load_moments
 from trainer.optim.spike_guard import SpikeGuard
@@ -224,7 +224,7 @@ def _load_into(network: Network, guard: SpikeGuard, checkpoint: LoadedCheckpoint
     state = checkpoint.load(keep_files=True)
     try:
         _check_dtypes(network.model.state_dict(), dict(state.model))
-        load_whole(network.model, state.model)
+        load_unsharded(network.model, state.model)
         load_moments(network.optimizer, dict(state.optimizer))
         if network.average is not None and state.ema:
             network.average.load_state_dict(state.ema)

@@ -219,7 +219,7 @@ def build_network(config: TrainConfig, corpus: Corpus, ranks: Ranks, kernel: Ker
     model.encoder.recompute_layers = config.recompute_layers
     loss.z_loss, loss.chunk = config.stability.z_loss, config.loss_chunk
     if config.compile:
-        _compile(config, loss, whole=not (model.encoder.fused or sharded))
+        _compile(config, loss, whole_graph=not (model.encoder.fused or sharded))
     return Network(
         config=shape,
         model=model,
@@ -268,7 +268,7 @@ def _optimizer_of(config: TrainConfig, model: BertPretraining) -> torch.optim.Op
     )
 
 
-def _compile(config: TrainConfig, loss: PretrainingLoss, *, whole: bool) -> None:
+def _compile(config: TrainConfig, loss: PretrainingLoss, *, whole_graph: bool) -> None:
     """Compiles ``loss``, or only what follows a fused or sharded encoder (with distillation, nothing).
 
     With fixed shapes every sequence length gets its own graph: by default, torch compiles the second
@@ -280,7 +280,7 @@ def _compile(config: TrainConfig, loss: PretrainingLoss, *, whole: bool) -> None
     fixed = config.data.fixed_shapes is not False
     dynamic = False if fixed else None
     loss.compile_chunks = fixed
-    if whole:
+    if whole_graph:
         loss.compile(mode=config.compile_mode, dynamic=dynamic)
     else:
         loss.compile_after_encoder(config.compile_mode, dynamic=dynamic)
@@ -361,12 +361,12 @@ class LearningRates:
 
     def __init__(self, config: TrainConfig, plan: TrainingPlan) -> None:
         self._plan = plan
-        whole = config.schedule.span == "run"
+        spans_run = config.schedule.span == "run"
         self._schedules = [
-            _schedule_of(config, plan.total_steps if whole else phase.steps, phase.phase.warmup)
+            _schedule_of(config, plan.total_steps if spans_run else phase.steps, phase.phase.warmup)
             for phase in plan.phases
         ]
-        self._offsets = [0 if whole else phase.first_step for phase in plan.phases]
+        self._offsets = [0 if spans_run else phase.first_step for phase in plan.phases]
 
     def at(self, step: int) -> float:
         """The learning rate of ``step``."""

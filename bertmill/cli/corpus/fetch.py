@@ -98,8 +98,8 @@ def _wikis(arguments: argparse.Namespace) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _contact(given: str | None) -> str:
-    contact = (given if given is not None else os.environ.get(CONTACT_VARIABLE, "")).strip()
+def _contact(option: str | None) -> str:
+    contact = (option if option is not None else os.environ.get(CONTACT_VARIABLE, "")).strip()
     if not _CONTACT.fullmatch(contact) or not contact.isascii():
         wrong = f"{contact!r} is not" if contact else "is missing:"
         raise ConfigError(

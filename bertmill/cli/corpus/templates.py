@@ -1,4 +1,4 @@
-"""``bertmill templates``: what a build learned of the templates of a wiki."""
+"""``bertmill templates``: shows what a build learned about the templates of a wiki."""
 
 import argparse
 
@@ -10,7 +10,7 @@ def add_parser(commands: Commands) -> None:
     """Adds ``templates`` to the console command."""
     parser = commands.add_parser(
         "templates",
-        help="show what a build learned of a wiki's templates",
+        help="show what a build learned about a wiki's templates",
         description="Prints what the templates of a wiki show, the most used first: how often articles use "
         "each, its kind, the arguments that it shows and the wikitext that a call expands to. "
         "A file named by extraction.template_rules overrides any of them.",

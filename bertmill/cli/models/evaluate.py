@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bertmill.cli.argument_types import Commands, positive
 
 if TYPE_CHECKING:
-    from trainer.monitoring.records import PretrainingFigures
+    from trainer.monitoring.records import PretrainingMetrics
 
 _TIMEOUT_SECONDS = 600.0
 """An evaluation process that does not answer for this long counts as dead."""
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def table(by_language: "dict[str, PretrainingFigures]") -> list[str]:
+def table(by_language: "dict[str, PretrainingMetrics]") -> list[str]:
     """Lines with a column for each metric and a row for each language."""
     values = {language: figures.model_dump(exclude_none=True) for language, figures in by_language.items()}
     names = list(dict.fromkeys(name for of_language in values.values() for name in of_language))

@@ -1,4 +1,4 @@
-"""``bertmill scorecard``: fine-tunes a model over the tasks of a suite, beside published figures."""
+"""``bertmill scorecard``: fine-tunes a model on a suite of tasks and compares it with published results."""
 
 import argparse
 import sys
@@ -11,7 +11,7 @@ def add_parser(commands: Commands) -> None:
     """Adds ``scorecard`` to the console command."""
     parser = commands.add_parser(
         "scorecard",
-        help="fine-tune a model over GLUE or multilingual tasks, beside published figures",
+        help="fine-tune a model on GLUE or multilingual tasks and compare it with published results",
         description="Fine-tunes over tasks, learning rates and seeds, one process for each GPU, and writes "
         "scorecard.json, .md and .html with mean, deviation and device-hours. Lists the tasks whose files "
         "are missing. A training that fails does not end the others. The same command resumes a scorecard "

@@ -99,7 +99,7 @@ class Answers:
     def _line(self, line: bytes) -> bytes:
         kind, name = line[:1], line[1:].decode("utf-8", "surrogatepass")
         answer = (
-            repr(tuple(self._wiki.known_of(name)))
+            repr(tuple(self._wiki.facts_of(name)))
             if kind == b"t"
             else str(is_learned(name, self._wiki.templates.back_matter))
         )

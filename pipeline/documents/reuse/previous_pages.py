@@ -60,7 +60,7 @@ class PreviousPages:
         for part in parts:
             for pages in part.ranges:
                 by_wiki.setdefault(pages.wiki, []).append((pages, part))
-        self._wikis = {wiki: _Ranges(found) for wiki, found in by_wiki.items()}
+        self._wikis = {wiki: _Ranges(ranges) for wiki, ranges in by_wiki.items()}
 
     def __len__(self) -> int:
         """Number of page ranges."""
@@ -70,8 +70,8 @@ class PreviousPages:
         """The units of the earlier build that have pages in one of ``ranges``."""
         units: dict[str, None] = {}
         for pages in ranges:
-            if (found := self._wikis.get(pages.wiki)) is not None:
-                units |= dict.fromkeys(part.unit_id for part in found.meeting(pages))
+            if (wiki_ranges := self._wikis.get(pages.wiki)) is not None:
+                units |= dict.fromkeys(part.unit_id for part in wiki_ranges.meeting(pages))
         return list(units)
 
     def find(self, wiki: str, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
@@ -81,9 +81,9 @@ class PreviousPages:
         """
         ranges = self._wikis.get(wiki)
         for part in ranges.holding(page_id) if ranges is not None else ():
-            found = _opened(part).find(page_id, digest, answers)
-            if found is not None:
-                return found
+            page = _opened(part).find(page_id, digest, answers)
+            if page is not None:
+                return page
         return None
 
 
@@ -93,24 +93,24 @@ class _Intervals:
     def __init__(self, first: I64, last: I64) -> None:
         self._first, self._last = first, last
         self._bounds = np.unique(np.concatenate((first, last + 1))).tolist()
-        self._found: dict[int, list[int]] = {}
+        self._cache: dict[int, list[int]] = {}
 
     def holding(self, number: int) -> list[int]:
         """Their indices, ascending. All numbers between two adjacent bounds have the same answer."""
         segment = bisect.bisect_right(self._bounds, number)
-        if segment not in self._found:
+        if segment not in self._cache:
             places = np.flatnonzero((self._first <= number) & (number <= self._last))
-            self._found[segment] = places[:_MAX_OPEN].tolist()
-        return self._found[segment]
+            self._cache[segment] = places[:_MAX_OPEN].tolist()
+        return self._cache[segment]
 
 
 class _Ranges:
     """The parts with pages of one wiki."""
 
-    def __init__(self, found: Sequence[tuple[PageRange, PreviousPart]]) -> None:
-        self.parts = [part for _, part in found]
-        self._first = np.array([pages.first for pages, _ in found], np.int64)
-        self._last = np.array([pages.last for pages, _ in found], np.int64)
+    def __init__(self, ranges: Sequence[tuple[PageRange, PreviousPart]]) -> None:
+        self.parts = [part for _, part in ranges]
+        self._first = np.array([pages.first for pages, _ in ranges], np.int64)
+        self._last = np.array([pages.last for pages, _ in ranges], np.int64)
         self._intervals = _Intervals(self._first, self._last)
 
     def meeting(self, pages: PageRange) -> list[PreviousPart]:
@@ -140,10 +140,10 @@ class _OpenPart:
                 raise ValueError("its columns are not those of a page index")
             self._page_ids = _Intervals(*_page_ids(self._file.metadata))
         self._groups: OrderedDict[int, dict[bytes, PageRecord]] = OrderedDict()
-        self._asked = self._read = 0
+        self._lookups = self._read = 0
 
     def find(self, page_id: int, digest: bytes, answers: Answers) -> KnownPage | None:
-        self._asked += 1
+        self._lookups += 1
         for group in self._page_ids.holding(page_id):
             record = self._group(group).get(digest)
             if record is not None:
@@ -155,20 +155,20 @@ class _OpenPart:
         return None
 
     def _group(self, group: int) -> dict[bytes, PageRecord]:
-        found = self._groups.get(group)
-        if found is not None:
-            return found
+        records = self._groups.get(group)
+        if records is not None:
+            return records
         # A dump with unordered pages would read a row group for each of its pages.
-        if self._read > _MAX_OPEN + self._asked // _PAGES_PER_READ:
+        if self._read > _MAX_OPEN + self._lookups // _PAGES_PER_READ:
             return {}
         self._read += 1
         with readable(self._uri):
             columns = self._file.read_row_group(group).select(PAGES.names[1:]).to_pydict().values()
-            found = {values[0]: PageRecord(*values) for values in zip(*columns, strict=True)}
-        self._groups[group] = found
+            records = {values[0]: PageRecord(*values) for values in zip(*columns, strict=True)}
+        self._groups[group] = records
         if len(self._groups) > _MAX_OPEN:
             self._groups.popitem(last=False)
-        return found
+        return records
 
 
 def _page_ids(metadata: pq.FileMetaData) -> tuple[I64, I64]:
@@ -198,16 +198,16 @@ class _Documents:
         return StoredText(texts.batch, place, texts.text_bytes[place], texts.sentences[place])
 
     def _group(self, group: int) -> "_Texts":
-        found = self._groups.get(group)
-        if found is None:
+        texts = self._groups.get(group)
+        if texts is None:
             table = self._file.read_row_group(group, columns=list(TEXT_COLUMNS)).combine_chunks()
             batch = table.select(TEXT_COLUMNS).to_batches()[0]
             sentences = pc.list_value_length(batch["sentences"]).to_pylist()
-            found = _Texts(batch, batch["text_bytes"].to_pylist(), sentences)
-            self._groups[group] = found
+            texts = _Texts(batch, batch["text_bytes"].to_pylist(), sentences)
+            self._groups[group] = texts
             if len(self._groups) > _ROW_GROUPS:
                 self._groups.popitem(last=False)
-        return found
+        return texts
 
 
 @dataclass(frozen=True)

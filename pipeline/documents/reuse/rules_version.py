@@ -28,7 +28,7 @@ RULES = (
     "dedup/exact.py",
     "documents/cleaning.py",
     "documents/filters.py",
-    "documents/page_policy.py",
+    "documents/skip_rules.py",
     "sources/mediawiki/page.py",
     "text",
     "wikitext",

@@ -86,19 +86,19 @@ class PageEntry:
 
     def record_known(self, known: KnownPage, row: int) -> None:
         """Adds a page that was found. ``row`` is the row of its document."""
-        found = known.record
+        earlier = known.record
         record = PageRecord(
-            digest=found.digest,
-            looked_up=found.looked_up,
-            answers=found.answers,
+            digest=earlier.digest,
+            looked_up=earlier.looked_up,
+            answers=earlier.answers,
             row=SKIPPED_ROW if known.text is None else row,
-            reason=found.reason,
-            body_bytes=found.body_bytes,
-            counts=found.counts,
+            reason=earlier.reason,
+            body_bytes=earlier.body_bytes,
+            counts=earlier.counts,
         )
         self._pages.records.add(self._pages.wiki, self._page_id, record)
-        self._pages.counts.update(reused=1, reused_bytes=found.body_bytes)
-        self.count(found.body_bytes)
+        self._pages.counts.update(reused=1, reused_bytes=earlier.body_bytes)
+        self.count(earlier.body_bytes)
 
     def record_skipped(self, skipped: Skipped, body_bytes: int) -> None:
         """Adds a page that cleaning has skipped."""

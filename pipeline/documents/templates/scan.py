@@ -20,7 +20,7 @@ from pipeline.wikitext.site import TEMPLATE, SiteInfo
 from pipeline.wikitext.templates.rules import find_function
 from pipeline.wikitext.templates.table import fold_name
 from pipeline.wikitext.templates.transclusion import Included, included, template_name
-from schemas.columns.templates import FOUND
+from schemas.columns.templates import SCANNED
 
 MODULE = 828
 _BATCH_BYTES = 4 << 20
@@ -52,7 +52,7 @@ class _Wiki:
 def scan_unit(
     unit: Unit, max_page_chars: int, counts: Counter[str], copy: PageCopyWriter | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of FOUND rows. Adds pages, templates, modules and bytes of wikitext to ``counts``.
+    """Batches of SCANNED rows. Adds pages, templates, modules and bytes of wikitext to ``counts``.
 
     Writes every page to ``copy``, for stage extract.
     Raises InputError that names the file on damaged input.
@@ -60,27 +60,26 @@ def scan_unit(
     rows: list[dict[str, object]] = []
     wikis: dict[str, _Wiki] = {}
     size = 0
-    for number, one in enumerate(unit.ranges):
-        wiki = wikis.setdefault(
-            wiki_name(one), _Wiki(SiteInfo(one.lang, one.dbname, dict(one.site_namespaces)))
-        )
-        for page, oversize in read_wiki_pages(one, max_page_chars):
+    for number, wiki_range in enumerate(unit.ranges):
+        site = SiteInfo(wiki_range.lang, wiki_range.dbname, dict(wiki_range.site_namespaces))
+        wiki = wikis.setdefault(wiki_name(wiki_range), _Wiki(site))
+        for page, oversize in read_wiki_pages(wiki_range, max_page_chars):
             if copy is not None:
-                copy.add(number, stored_page(page, oversize, one, wiki.site))
+                copy.add(number, stored_page(page, oversize, wiki_range, wiki.site))
             if page is None:
                 continue
             counts["pages"] += 1
             counts["wikitext_bytes"] += len(page.raw_text)
-            row = _found_on(page, oversize, one, wiki, counts)
+            row = _scan_page(page, oversize, wiki_range, wiki, counts)
             if row is not None:
                 rows.append(row)
                 size += len(page.raw_text)
             if size >= _BATCH_BYTES:
-                yield pa.RecordBatch.from_pylist(rows, schema=FOUND)
+                yield pa.RecordBatch.from_pylist(rows, schema=SCANNED)
                 rows, size = [], 0
     for name, wiki in wikis.items():
         rows += _counted(name, wiki)
-    yield pa.RecordBatch.from_pylist(rows, schema=FOUND)
+    yield pa.RecordBatch.from_pylist(rows, schema=SCANNED)
 
 
 def wiki_name(unit: Unit) -> str:
@@ -88,7 +87,7 @@ def wiki_name(unit: Unit) -> str:
     return unit.dbname or unit.lang
 
 
-def _found_on(
+def _scan_page(
     page: WikiPage, oversize: bool, unit: Unit, wiki: _Wiki, counts: Counter[str]
 ) -> dict[str, object] | None:
     """The row of a template's page, or None for an article, whose calls and headings are counted."""
@@ -100,12 +99,13 @@ def _found_on(
     elif number == TEMPLATE and page.model in ("", "wikitext") and not page.deleted:
         counts["templates"] += 1
         try:
-            said = Included(too_long=True) if oversize else included(page.text, wiki.site)
+            transcluded = Included(too_long=True) if oversize else included(page.text, wiki.site)
         except MalformedPageError:
             counts["malformed"] += 1
             return None
         name = template_name(page.title, wiki.site)
-        return _row(wiki_name(unit), "template", name, page.revision, said.body, said.redirect, said.too_long)
+        fields = (page.revision, transcluded.body, transcluded.redirect, transcluded.too_long)
+        return _row(wiki_name(unit), "template", name, *fields)
     elif number in unit.namespaces and page_skip_reason(page, wiki.site, unit.namespaces) is None:
         wiki.uses.update(_USE.findall(page.raw_text))
         _count_headings(page.raw_text, wiki)
@@ -124,12 +124,12 @@ def _row(
 
 def _count_headings(text: bytes, wiki: _Wiki) -> None:
     """Counts the last sections of an article, and how many of them are lists of links."""
-    end, at, seen, at_end = len(text), len(text), 0, True
-    while seen < _LAST_SECTIONS and (at := text.rfind(b"\n==", 0, at)) >= 0:
+    end, at, sections, at_end = len(text), len(text), 0, True
+    while sections < _LAST_SECTIONS and (at := text.rfind(b"\n==", 0, at)) >= 0:
         heading = _HEADING.match(text, at)
         if heading is None:
             continue
-        seen += 1
+        sections += 1
         title = heading[2]
         lists = at_end and _is_list_of_links(
             text[heading.end() : min(end, heading.end() + _MAX_SECTION_BYTES)]

@@ -15,7 +15,7 @@ from pipeline.wikitext.template_analysis import Analysis, learn_templates
 from pipeline.wikitext.templates.table import Entry, TemplateTable
 from pipeline.wikitext.templates.transclusion import Included
 from schemas.arrays import I32, I64
-from schemas.columns.templates import FOUND, TABLE
+from schemas.columns.templates import SCANNED, TABLE
 
 ALIAS = "alias"
 _MIN_SECTIONS = 5
@@ -25,8 +25,8 @@ _SLOTS = 1 << 24
 """Slots in which sections are counted by a hash of their heading, of four bytes each."""
 
 
-def learn_wiki(found: Iterable[pa.Table], site: SiteInfo) -> Analysis:
-    """The table of one wiki from its FOUND rows, in any order. Iterates over ``found`` twice.
+def learn_wiki(scans: Iterable[pa.Table], site: SiteInfo) -> Analysis:
+    """The table of one wiki from its SCANNED rows, in any order. Iterates over ``scans`` twice.
 
     Memory has the names of the templates, the pages that articles use, and the headings that occur several
     times, whatever the size of the wiki.
@@ -34,14 +34,14 @@ def learn_wiki(found: Iterable[pa.Table], site: SiteInfo) -> Analysis:
     uses, sections = _Sums("count"), np.zeros(_SLOTS, np.int32)
     with tempfile.TemporaryFile() as file:
         pages = TemplatePages(file)
-        for table in found:
+        for table in scans:
             uses.add(_rows(table, "use"))
             headings = _rows(table, "heading")
             np.add.at(sections, _slots(headings["name"]), headings["count"].to_numpy())
             _add_pages(_rows(table, "template"), pages)
         used = uses.rows()
         counts = dict(zip(used["name"].to_pylist(), used["count"].to_pylist(), strict=True))
-        return learn_templates(pages, counts, site, _back_matter(found, sections))
+        return learn_templates(pages, counts, site, _back_matter(scans, sections))
 
 
 def _rows(table: pa.Table, what: str) -> pa.Table:
@@ -54,14 +54,14 @@ def _slots(names: pa.ChunkedArray) -> I64:
     return np.fromiter(map(zlib.crc32, raw), dtype=np.int64, count=len(raw)) % _SLOTS
 
 
-def _back_matter(found: Iterable[pa.Table], sections: I32) -> frozenset[str]:
+def _back_matter(scans: Iterable[pa.Table], sections: I32) -> frozenset[str]:
     """The headings of sections that are usually lists.
 
     ``sections`` has the sections of each slot. Most headings of a large wiki occur once or twice. Only those
     in slots with enough sections are added up, which include a few rare headings that share a slot.
     """
     sums = _Sums("count", "listed")
-    for table in found:
+    for table in scans:
         headings = _rows(table, "heading")
         sums.add(headings.filter(pa.array(sections[_slots(headings["name"])] >= _MIN_SECTIONS)))
     return _listed_headings(sums.rows())
@@ -72,12 +72,12 @@ class _Sums:
 
     def __init__(self, *columns: str) -> None:
         self._columns = columns
-        self._sums = FOUND.empty_table().select(["name", *columns])
+        self._sums = SCANNED.empty_table().select(["name", *columns])
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Takes FOUND rows."""
+        """Takes SCANNED rows."""
         self._pending.append(rows.select(self._sums.column_names))
         self._pending_rows += rows.num_rows
         if self._pending_rows > max(_PENDING_ROWS, self._sums.num_rows):

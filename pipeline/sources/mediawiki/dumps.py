@@ -123,7 +123,7 @@ def plan_dump(
     compression = compression_of(uri, probed.head)
     head, encoding = _read_head(uri, compression, size)
     header = parse_header(head, public_uri(uri), lang)
-    whole = Unit(
+    file_unit = Unit(
         source=source,
         kind="wikimedia",
         uri=uri,
@@ -143,20 +143,20 @@ def plan_dump(
         page_prefix=header.page_prefix,
         notes=header.notes,
     )
-    return _cut(whole, index, unit_bytes)
+    return _cut(file_unit, index, unit_bytes)
 
 
-def _cut(whole: Unit, index: str | None, unit_bytes: int) -> list[Unit]:
+def _cut(file_unit: Unit, index: str | None, unit_bytes: int) -> list[Unit]:
     """Splits a file by its index or into even byte ranges, or keeps it as one unit."""
-    if whole.compression == "bz2" and (index_uri := index or find_index(whole.uri)):
-        cuts = read_index(index_uri, whole.uri, whole.size).cuts(unit_bytes)
-        return [replace(whole, start=start, end=end, expected_pages=pages) for start, end, pages in cuts]
-    if whole.size <= unit_bytes:
-        return [whole]
-    if whole.encoding != "utf-8" or whole.compression not in ("", "bz2"):
-        note = f"{whole.compression or whole.encoding} data cannot be split: one unit"
-        return [replace(whole, notes=(*whole.notes, note))]
-    return [replace(whole, start=start, end=end) for start, end in even_cuts(whole.size, unit_bytes)]
+    if file_unit.compression == "bz2" and (index_uri := index or find_index(file_unit.uri)):
+        cuts = read_index(index_uri, file_unit.uri, file_unit.size).cuts(unit_bytes)
+        return [replace(file_unit, start=start, end=end, expected_pages=pages) for start, end, pages in cuts]
+    if file_unit.size <= unit_bytes:
+        return [file_unit]
+    if file_unit.encoding != "utf-8" or file_unit.compression not in ("", "bz2"):
+        note = f"{file_unit.compression or file_unit.encoding} data cannot be split: one unit"
+        return [replace(file_unit, notes=(*file_unit.notes, note))]
+    return [replace(file_unit, start=start, end=end) for start, end in even_cuts(file_unit.size, unit_bytes)]
 
 
 def _read_head(uri: str, compression: str, size: int) -> tuple[bytes, str]:
@@ -228,9 +228,9 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
     scanner = PageScanner(
         chunks, unit.uri, rooted=unit.rooted, at_start=unit.start == 0, max_page_bytes=limit
     )
-    seen = present = left_out = 0
+    pages_seen = present = left_out = 0
     for raw in scanner.pages():
-        seen += 1
+        pages_seen += 1
         oversize = scanner.oversize
         page: WikiPage | None = None
         with suppress(MalformedPageError, ValueError):
@@ -242,9 +242,9 @@ def read_wiki_pages(unit: Unit, max_page_chars: int) -> Iterator[tuple[WikiPage 
     # A late unit of an intact dump may hold only a page or two, whose text is missing.
     if not present and (left_out >= _STUB_PAGES or (left_out and unit.start == 0)):
         raise InputError(f"{unit.uri}: a stub dump, which has no text; use pages-articles of the same date")
-    if unit.expected_pages is not None and seen != unit.expected_pages:
+    if unit.expected_pages is not None and pages_seen != unit.expected_pages:
         raise InputError(
-            f"{unit.uri}: bytes {unit.start} to {unit.end}: {seen} pages, but the index lists "
+            f"{unit.uri}: bytes {unit.start} to {unit.end}: {pages_seen} pages, but the index lists "
             f"{unit.expected_pages}: the dump is incomplete, or the index belongs to another dump"
         )
 

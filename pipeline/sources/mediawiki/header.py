@@ -51,12 +51,12 @@ def head_encoding(head: bytes, uri: str) -> str:
     if head[:1] == b"\0" or head[1:2] == b"\0":
         raise InputError(f"{uri}: byte 0: UTF-16 or UTF-32 text without a byte order mark")
     match = re.match(rb"""(?:\xef\xbb\xbf)?\s*<\?xml[^>]*encoding\s*=\s*["']([^"']+)""", head)
-    named = match[1].decode("ascii", "replace").lower() if match else "utf-8"
-    if named in ("utf-8", "utf8", "us-ascii", "ascii"):
+    encoding = match[1].decode("ascii", "replace").lower() if match else "utf-8"
+    if encoding in ("utf-8", "utf8", "us-ascii", "ascii"):
         return "utf-8"
-    if named in ("iso-8859-1", "latin1", "windows-1252"):
-        return "windows-1252" if named == "windows-1252" else "iso-8859-1"
-    raise InputError(f"{uri}: byte 0: encoding {named!r} is not supported; use UTF-8")
+    if encoding in ("iso-8859-1", "latin1", "windows-1252"):
+        return "windows-1252" if encoding == "windows-1252" else "iso-8859-1"
+    raise InputError(f"{uri}: byte 0: encoding {encoding!r} is not supported; use UTF-8")
 
 
 def parse_header(head: bytes, uri: str, lang: str | None) -> WikiHeader:
@@ -85,13 +85,15 @@ def parse_header(head: bytes, uri: str, lang: str | None) -> WikiHeader:
     dbname, base = _element(body, "dbname"), _element(body, "base")
     notes = [] if root else ["bare <page> elements: truncation between two pages cannot be detected"]
     namespaces = _namespaces(body)
-    said = _language(dbname, base, root[1] if root else "", uri)
-    named = _DUMP_NAME.search(uri)
-    if named and dbname and named[1] + named[2] != dbname and lang is None:
-        notes.append(f"named {named[1]}{named[2]}, but its siteinfo is that of {dbname}: using the name")
+    dump_lang = _language(dbname, base, root[1] if root else "", uri)
+    name_match = _DUMP_NAME.search(uri)
+    if name_match and dbname and name_match[1] + name_match[2] != dbname and lang is None:
+        notes.append(
+            f"named {name_match[1]}{name_match[2]}, but its siteinfo is that of {dbname}: using the name"
+        )
         base = ""
-        dbname, said, namespaces = named[1] + named[2], named[1].replace("_", "-"), ()
-    code = lang or said
+        dbname, dump_lang, namespaces = name_match[1] + name_match[2], name_match[1].replace("_", "-"), ()
+    code = lang or dump_lang
     if code is None:
         raise InputError(f"{uri}: the dump does not give its language; set `lang` of the source")
     return WikiHeader(

@@ -95,14 +95,14 @@ class PageScanner:
         """Moves to the next owned ``<page>``. Returns false after the last one."""
         before_first = self._before_first
         while True:
-            found = self._buffer.find(_OPEN, self._at)
-            if found >= 0:
-                if self._limit is not None and found >= self._limit:
+            tag_at = self._buffer.find(_OPEN, self._at)
+            if tag_at >= 0:
+                if self._limit is not None and tag_at >= self._limit:
                     return False
-                if not before_first and not _GAP.fullmatch(self._buffer, self._at, found):
-                    gap = self._buffer[self._at : found]
+                if not before_first and not _GAP.fullmatch(self._buffer, self._at, tag_at):
+                    gap = self._buffer[self._at : tag_at]
                     self._refuse(f"unexpected data between pages: {_excerpt(gap)}")
-                self._at = found
+                self._at = tag_at
                 return True
             # A tag past the limit belongs to the next unit, which then checks the end of the file. Without
             # such a tag, this unit checks it.
@@ -156,12 +156,12 @@ class PageScanner:
 
     def _find_close(self, searched: int) -> int:
         """The position after the ``</page>`` that ends the current page, or -1."""
-        found = self._buffer.find(_CLOSE, searched)
-        if found < 0:
+        close_at = self._buffer.find(_CLOSE, searched)
+        if close_at < 0:
             return -1
-        self.declares = _DECLARATION.search(self._buffer, self._at, found) is not None
+        self.declares = _DECLARATION.search(self._buffer, self._at, close_at) is not None
         if not self.declares:
-            return found + len(_CLOSE)
+            return close_at + len(_CLOSE)
         for match in _SPECIAL.finditer(self._buffer, self._at):
             if match[1] and _sections_closed(self._buffer[self._at : match.start()]):
                 return match.end()

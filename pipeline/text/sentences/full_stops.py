@@ -106,15 +106,15 @@ class FullStops:
         return self._ordinal_ends(before, _next_word(text, start), is_digits)
 
     def _ordinal_ends(self, before: str, following: str, is_digits: bool) -> bool:
-        found = _PREVIOUS_WORD.search(before)
-        previous = found.group(1).lower() if found else ""
+        match = _PREVIOUS_WORD.search(before)
+        previous = match.group(1).lower() if match else ""
         if self._has_noun_capitals:
             if following.lower() in ORDINAL_NOUNS or previous in ORDINAL_ARTICLES:
                 return False
             return is_digits or self._is_starter(following)
         if previous.endswith(".") and previous[:-1].isdigit():
             return False
-        if self._has_regnal_numbers and found is not None and found.group(1)[:1].isupper():
+        if self._has_regnal_numbers and match is not None and match.group(1)[:1].isupper():
             return True  # "pápež Ján Pavol II.", "Apollo 11."
         return self._is_starter(following)
 

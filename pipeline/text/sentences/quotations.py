@@ -59,7 +59,7 @@ def _is_part_of_sentence(
 
 def _quotations(text: str) -> list[tuple[int, int]]:
     """(position of the opening mark, position of the closing mark) of short quotations, ordered by end."""
-    found = []
+    quotations = []
     opened: dict[str, int] = {}
     for match in _MARK.finditer(text):
         mark, place = match.group(), match.start()
@@ -74,10 +74,10 @@ def _quotations(text: str) -> list[tuple[int, int]]:
             if place and text[place - 1] >= "\u2e80":
                 longest //= _IDEOGRAPHS_SHORTER
             if place - start <= longest:
-                found.append((start, place))
+                quotations.append((start, place))
         elif key == "quotation" and _opens(text, place):
             opened[key] = place
-    return found
+    return quotations
 
 
 def _opens(text: str, place: int) -> bool:

@@ -90,12 +90,12 @@ def _tokens(expression: str) -> list[str]:
     tokens: list[str] = []
     at = 0
     while at < len(text) <= _MAX_LENGTH:
-        found = _TOKEN.match(text, at)
-        if found is None:
+        match = _TOKEN.match(text, at)
+        if match is None:
             return []
-        token = found.group(found.lastindex or 0).lower()
+        token = match.group(match.lastindex or 0).lower()
         tokens.append(_SAME.get(token, token))
-        at = found.end()
+        at = match.end()
     return tokens[::-1]
 
 

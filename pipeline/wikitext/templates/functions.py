@@ -38,20 +38,20 @@ def convert(arguments: Arguments) -> str | None:
     values = [text for text in arguments.positional() if text]
     if not values:
         return None
-    shown, at = values[0], 1
+    converted, at = values[0], 1
     while at + 1 < len(values) and values[at].lower() in _RANGE_WORDS:
-        shown += _RANGE_WORDS[values[at].lower()] + values[at + 1]
+        converted += _RANGE_WORDS[values[at].lower()] + values[at + 1]
         at += 2
     if at < len(values):
-        shown = f"{shown} {_UNIT_NAMES.get(values[at].lower(), values[at])}"
+        converted = f"{converted} {_UNIT_NAMES.get(values[at].lower(), values[at])}"
         while (
             at + 2 < len(values)
             and _NUMBER.fullmatch(values[at + 1])
             and not _NUMBER.fullmatch(values[at + 2])
         ):
-            shown += f" {values[at + 1]} {_UNIT_NAMES.get(values[at + 2].lower(), values[at + 2])}"
+            converted += f" {values[at + 1]} {_UNIT_NAMES.get(values[at + 2].lower(), values[at + 2])}"
             at += 2
-    return shown
+    return converted
 
 
 def fraction(arguments: Arguments) -> str | None:
@@ -284,18 +284,18 @@ def _if_expression(arguments: Arguments) -> str | None:
 
 def _switch(arguments: Arguments) -> str | None:
     names = arguments.names()
-    wanted = arguments.at(0) if names else ""
-    if HOLE_MARK in wanted:
+    value = arguments.at(0) if names else ""
+    if HOLE_MARK in value:
         return None
     default, falls_through, default_follows = -1, False, False
     for place, name in enumerate(names[1:], 1):
         if name is None:
             text = arguments.at(place)
-            falls_through = falls_through or _same(text, wanted)
+            falls_through = falls_through or _same(text, value)
             if place == len(names) - 1:
                 return text
             default_follows = default_follows or text == "#default"
-        elif falls_through or _same(name, wanted):
+        elif falls_through or _same(name, value):
             return arguments.at(place)
         elif name == "#default" or default_follows:
             default, default_follows = place, False

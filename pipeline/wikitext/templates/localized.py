@@ -138,12 +138,12 @@ _When = tuple[int, int | None, int | None]
 def _parse_date(text: str) -> _When | None:
     if _YEAR.fullmatch(text):
         return int(text), None, None
-    if found := _ISO_DATE.fullmatch(text):
-        year, month, day = int(found[1]), int(found[2]), int(found[3] or 1)
-    elif found := _DAY_FIRST.fullmatch(text):
-        year, month, day = int(found[3]), _month_number(found[2]), int(found[1] or 1)
-    elif found := _MONTH_FIRST.fullmatch(text):
-        year, month, day = int(found[3]), _month_number(found[1]), int(found[2])
+    if match := _ISO_DATE.fullmatch(text):
+        year, month, day = int(match[1]), int(match[2]), int(match[3] or 1)
+    elif match := _DAY_FIRST.fullmatch(text):
+        year, month, day = int(match[3]), _month_number(match[2]), int(match[1] or 1)
+    elif match := _MONTH_FIRST.fullmatch(text):
+        year, month, day = int(match[3]), _month_number(match[1]), int(match[2])
     else:
         return None
     try:

@@ -47,11 +47,11 @@ class _Pattern:
                 pieces.append(part)
                 continue
             if isinstance(part, _Pattern):
-                text, found = part._fill(arguments)
-                text = text if found else ""
+                text, has_text = part._fill(arguments)
+                text = text if has_text else ""
             else:
-                text, found = _first_given(arguments, part)
-            filled = filled or found
+                text, has_text = _first_given(arguments, part)
+            filled = filled or has_text
             pieces.append(text)
         return ("".join(pieces) if filled else ""), filled
 

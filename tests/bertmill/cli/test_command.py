@@ -69,11 +69,11 @@ def test_explain_says_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_doctor_tries_reading_and_writing(tmp_path: Path) -> None:
     findings = list(examine([str(tmp_path), "/proc/no-such-folder"]))
-    levels = {finding.what.split(":")[0]: finding.level for finding in findings}
+    levels = {finding.text.split(":")[0]: finding.level for finding in findings}
     assert levels[str(tmp_path)] == "ok"
     assert levels["/proc/no-such-folder"] == "fail"
     assert list(tmp_path.iterdir()) == []
-    assert any(finding.what.startswith("torch ") and finding.level == "ok" for finding in findings)
+    assert any(finding.text.startswith("torch ") and finding.level == "ok" for finding in findings)
 
 
 def test_output_into_a_closed_pipe_gives_no_traceback() -> None:

@@ -22,7 +22,7 @@ from tests.trainer.tokenizers_for_tests import write_corpus_with_tokenizer
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
-from trainer.monitoring.records import PretrainingFigures
+from trainer.monitoring.records import PretrainingMetrics
 from trainer.run.loop import train
 
 VOCAB = 120
@@ -98,8 +98,8 @@ def test_part_of_the_rows_and_a_table(run: str, corpus: Path, capsys: pytest.Cap
 
 
 def test_table_leaves_out_what_a_language_has_not() -> None:
-    whole = PretrainingFigures(loss=2.5, sequences=9, masked_tokens=1234, pairs=7, mlm_loss=2.5)
-    german = PretrainingFigures(loss=0.0, sequences=1, masked_tokens=0, pairs=0)
+    whole = PretrainingMetrics(loss=2.5, sequences=9, masked_tokens=1234, pairs=7, mlm_loss=2.5)
+    german = PretrainingMetrics(loss=0.0, sequences=1, masked_tokens=0, pairs=0)
     assert table({"all": whole, "de": german}) == [
         "language  sequences  masked_tokens  pairs    loss  mlm_loss",
         "     all          9          1,234      7  2.5000    2.5000",

@@ -93,7 +93,7 @@ def test_two_gpus_of_a_host_are_as_fast_as_measured() -> None:
     ("config", "gpus", "message"),
     [
         (_train(), 0, "at least 1"),
-        (_train(batch=8), 16, "has no sequence for some of 16 GPUs"),
+        (_train(batch=8), 16, "global_batch 8 is below the number of GPUs, 16"),
         (_train(steps=None), 8, "needs steps"),
     ],
 )

@@ -28,7 +28,7 @@ def test_subwords_equal_those_of_full_recounts(few: int, tracked: int, counts: A
         patch.setattr(pair_merges, "_TRACKED", tracked)
         merges = PairMerges(counts_table(counts), ALPHABET)
         merges.run(wanted)
-    assert ALPHABET + merges.made() == merged_by_hand(counts, ALPHABET, len(ALPHABET) + wanted)
+    assert ALPHABET + merges.merged_pieces() == merged_by_hand(counts, ALPHABET, len(ALPHABET) + wanted)
 
 
 @pytest.mark.parametrize("few", [0, 48])
@@ -52,4 +52,4 @@ def test_fewer_pairs_are_tracked_when_they_become_many(few: int) -> None:
         merges = PairMerges(counts_table(counts), alphabet)
         merges.run(250)
     assert fewer
-    assert alphabet + merges.made() == merged_by_hand(counts, alphabet, len(alphabet) + 250)
+    assert alphabet + merges.merged_pieces() == merged_by_hand(counts, alphabet, len(alphabet) + 250)

@@ -39,9 +39,9 @@ def plainly(words: Words, budget: list[int], lengths: GroupLengths, limit: int) 
             fitting, used, ended = [], 0, False
             for each in range(word, word + length):
                 if used + words.size[each] > left:
-                    ended = not lengths.whole
+                    ended = not lengths.all_or_nothing
                     break
-                if each in mine and not lengths.whole:
+                if each in mine and not lengths.all_or_nothing:
                     break
                 fitting.append(each)
                 used += int(words.size[each])
@@ -81,6 +81,6 @@ def test_groups_are_those_of_one_word_after_the_other(
 
 def test_groups_of_more_words_than_the_bits_hold_are_refused() -> None:
     words, keys = words_of([[1] * 80]), draws(1, np.arange(1))
-    lengths = GroupLengths(np.ones(MAX_GROUP_WORDS + 1), keys, whole=False)
+    lengths = GroupLengths(np.ones(MAX_GROUP_WORDS + 1), keys, all_or_nothing=False)
     with pytest.raises(ValueError, match="at most 57 words"):
         pick_words(words, budget=np.array([5]), keys=keys, groups=lengths, max_predictions=5)

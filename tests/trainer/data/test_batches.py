@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from schemas.errors import CorpusError
 from tests.support.manifests import set_entry, write_manifest
 from tests.trainer.synthetic import invented_rows, manifest, write_corpus, write_shard
-from trainer.data.batches import BatchReader, FixedShape, Stream, cut_for_ranks, deal
+from trainer.data.batches import BatchReader, FixedShape, Stream, assign_rows, rank_bounds
 from trainer.data.corpus import open_corpus
 from trainer.data.packing import filler
 from trainer.data.rows import ShardRows
@@ -32,7 +32,7 @@ WORLDS = st.integers(1, 5)
 @given(LENGTHS, WORLDS)
 @settings(max_examples=150, deadline=None)
 def test_ranks_get_runs_of_nearly_equal_tokens(lengths: Any, world: int) -> None:
-    bounds = cut_for_ranks(lengths, world)
+    bounds = rank_bounds(lengths, world)
     assert bounds[0] == 0
     assert bounds[-1] == len(lengths)
     assert (np.diff(bounds) >= 0).all()
@@ -47,7 +47,7 @@ def test_ranks_get_runs_of_nearly_equal_tokens(lengths: Any, world: int) -> None
 def test_no_micro_batch_exceeds_the_budget_and_every_row_has_one(
     lengths: Any, world: int, budget: int
 ) -> None:
-    shares = deal(lengths, world, budget)
+    shares = assign_rows(lengths, world, budget)
     assert shares.micro_batches >= 1
     for rank in range(world):
         mine = slice(shares.bounds[rank], shares.bounds[rank + 1])
@@ -59,7 +59,7 @@ def test_no_micro_batch_exceeds_the_budget_and_every_row_has_one(
 @given(LENGTHS, WORLDS, st.integers(1, 9))
 @settings(max_examples=60, deadline=None)
 def test_no_micro_batch_has_more_rows_than_allowed(lengths: Any, world: int, most_rows: int) -> None:
-    shares = deal(lengths, world, 700, most_rows)
+    shares = assign_rows(lengths, world, 700, most_rows)
     rank = np.searchsorted(shares.bounds, np.arange(len(lengths)), side="right") - 1
     assert np.bincount(rank * shares.micro_batches + shares.bins, minlength=1).max() <= most_rows
 
@@ -68,7 +68,7 @@ def test_no_micro_batch_has_more_rows_than_allowed(lengths: Any, world: int, mos
 @settings(max_examples=30, deadline=None)
 def test_packing_is_tight_when_rows_are_many(rows: Any, world: int) -> None:
     lengths = np.random.default_rng(rows).integers(20, 129, size=world * 64 * rows)
-    shares = deal(lengths, world, 4096)
+    shares = assign_rows(lengths, world, 4096)
     fewest = -(-int(lengths.sum()) // (4096 * world))
     assert shares.micro_batches <= fewest + 1
 

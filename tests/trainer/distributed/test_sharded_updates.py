@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from tests.trainer.models import VOCAB, small_model
 from tests.trainer.packing import pack, random_rows
 from tests.trainer.runs import run_ranks
-from trainer.distributed.sharding import load_whole, shard, total_norm
+from trainer.distributed.sharding import load_unsharded, shard, total_norm
 from trainer.model.objectives import PretrainingLoss, batch_totals
 from trainer.optim.ema import WeightAverage
 from trainer.optim.optimizers import Kind, build_optimizer, load_moments, skip_step
@@ -61,7 +61,7 @@ def trained(loss: PretrainingLoss, kind: Kind, ranks: list[int]) -> dict[str, An
         "optimizer": gathered(optimizer.state_dict()["state"]),
     }
     # Whole tensors, as a checkpoint has them, give back the same state.
-    load_whole(model, found["model"])
+    load_unsharded(model, found["model"])
     average.load_state_dict(found["ema"])
     restored = build_optimizer(model, kind, learning_rate=0.01)
     load_moments(restored, {**optimizer.state_dict(), "state": found["optimizer"]})

@@ -16,7 +16,7 @@ from trainer.distributed.ranks import Ranks, single_rank
 from trainer.evaluation.held_out import ALL, HeldOut, evaluate
 from trainer.model.objectives import STATISTICS
 from trainer.model.pretraining import BertPretraining
-from trainer.monitoring.figures import figures_by_language, total_figures
+from trainer.monitoring.metrics import metrics_by_language, total_metrics
 
 CPU = torch.device("cpu")
 VOCAB = 101
@@ -83,7 +83,7 @@ def test_world_size_does_not_change_a_bit(corpus: Corpus, world_size: int) -> No
     assert [len(share.sums) for share in shares] == [1] * world_size
     total = torch.stack([share.sums[0] for share in shares]).sum(0)
     statistics = total.double() / (1 << 20)
-    found = {ALL: total_figures(statistics), **figures_by_language(statistics, corpus.languages)}
+    found = {ALL: total_metrics(statistics), **metrics_by_language(statistics, corpus.languages)}
     assert found == evaluate(model, held_out, single_rank())
 
 
@@ -137,7 +137,7 @@ def test_language_without_rows_is_left_out() -> None:
     statistics[0, [STATISTICS.index(name) for name in ("mlm_loss", "mlm_count", "sequences")]] = torch.tensor(
         [6.0, 3, 2]
     )
-    found = figures_by_language(statistics, ["de", "el"])
+    found = metrics_by_language(statistics, ["de", "el"])
     assert set(found) == {"de"}
     assert found["de"].mlm_loss == 2
 

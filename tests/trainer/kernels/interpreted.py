@@ -21,8 +21,15 @@ from trainer.kernels.attention import (
     rotary_cache,
 )
 from trainer.kernels.dropout import Dropout
-from trainer.kernels.table_gradient import table_gradient
-from trainer.model.attention import Kernel, PaddedLayout, Reach, fused_obstacle, rotary_table, rotate
+from trainer.kernels.embedding_gradient import embedding_gradient
+from trainer.model.attention import (
+    AttentionWindow,
+    Kernel,
+    PaddedLayout,
+    fused_obstacle,
+    rotary_table,
+    rotate,
+)
 from trainer.model.objectives import PretrainingLoss, batch_totals
 from trainer.model.pretraining import BertPretraining
 
@@ -42,7 +49,7 @@ def reference(qkv: Tensor, sequences: Sequences, window: tuple[int, int], base: 
         table = rotary_table(sequences.positions, query.shape[-1], base)
         query, key = rotate(query, table), rotate(key, table)
     layout = PaddedLayout.of_packed(sequences.cu_seqlens, sequences.max_seqlen, tokens)
-    return layout.attend(query, key, value, Reach(*window), 0.0).reshape(tokens, -1)
+    return layout.attend(query, key, value, AttentionWindow(*window), 0.0).reshape(tokens, -1)
 
 
 @pytest.mark.parametrize("window", [(-1, -1), (5, 5), (-1, 0)])
@@ -179,7 +186,7 @@ def test_gradient_of_a_table(tokens: int, words: int) -> None:
     torch.manual_seed(0)
     rows, ids = torch.randn(tokens, 40), torch.randint(0, words, (tokens,))
     expected = torch.zeros(words + 5, 40).index_add(0, ids, rows)
-    torch.testing.assert_close(table_gradient(rows, ids, words + 5), expected, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(embedding_gradient(rows, ids, words + 5), expected, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("z_loss", [0.0, 0.1])

@@ -10,7 +10,7 @@ pytestmark = [
 
 GPU = torch.device("cuda")
 if torch.cuda.is_available():
-    from trainer.kernels import activations, cross_entropy, cublaslt, norms, products, sublayers
+    from trainer.kernels import activations, cross_entropy, cublaslt, matmuls, norms, sublayers
     from trainer.kernels.attention import (
         Attended,
         AttentionSpec,
@@ -21,7 +21,7 @@ if torch.cuda.is_available():
         attention_forward,
     )
     from trainer.kernels.dropout import Dropout
-    from trainer.kernels.table_gradient import table_gradient
+    from trainer.kernels.embedding_gradient import embedding_gradient
 
 
 def test_gradients_of_used_rows_are_exact_sums() -> None:
@@ -65,14 +65,14 @@ def test_chosen_algorithms_give_the_products_of_torch() -> None:
 
     def computed() -> list[torch.Tensor]:
         return [
-            products.linear(x, weight, bias), products.linear(x, weight, None),
-            *products.linear_gelu(x, weight, bias), products.input_gradient(dy, weight),
-            products.add_input_gradient(total.clone(), dy, weight), products.weight_gradient(dy, x),
+            matmuls.linear(x, weight, bias), matmuls.linear(x, weight, None),
+            *matmuls.linear_gelu(x, weight, bias), matmuls.input_gradient(dy, weight),
+            matmuls.add_input_gradient(total.clone(), dy, weight), matmuls.weight_gradient(dy, x),
         ]  # fmt: skip
 
-    kinds: tuple[products.Kind, ...] = ("gelu", "input", "input add", "weight")
-    wanted = [products.Product("forward", n, k, bias) for bias in (True, False)]
-    wanted += [products.Product(kind, n, k, kind == "gelu") for kind in kinds]
+    kinds: tuple[matmuls.Kind, ...] = ("gelu", "input", "input add", "weight")
+    wanted = [matmuls.Matmul("forward", n, k, bias) for bias in (True, False)]
+    wanted += [matmuls.Matmul(kind, n, k, kind == "gelu") for kind in kinds]
     device = x.device
     expected = computed()
     # Every product but that of weight gradients has an algorithm for the weight or for its transposed copy.
@@ -82,17 +82,17 @@ def test_chosen_algorithms_give_the_products_of_torch() -> None:
         one.key: cublaslt.algorithm_to_text(library.candidates(one.problem(tokens))[0]) for one in transposed
     }
     try:
-        choice = products.choose_algorithms(wanted, tokens, device)
+        choice = matmuls.choose_algorithms(wanted, tokens, device)
         assert {key.removesuffix(" transposed") for key in choice} == {product.key for product in wanted}
         assert len(choice) == len(wanted)
         for algorithms in (choice, every):
-            products.use_algorithms(device, algorithms)
+            matmuls.use_algorithms(device, algorithms)
             for found, other in zip(computed(), expected, strict=True):
                 assert found.dtype == other.dtype
                 torch.testing.assert_close(found, other, rtol=2e-2, atol=2e-1)
             assert all(a.equal(b) for a, b in zip(computed(), computed(), strict=True))
     finally:
-        products.use_algorithms(device, {})
+        matmuls.use_algorithms(device, {})
 
 
 @pytest.mark.parametrize("width", [96, 768, 1024])
@@ -129,7 +129,7 @@ def test_gradient_of_a_table_is_equal_to_the_bit(tokens: int) -> None:
     torch.manual_seed(0)
     rows, ids = torch.randn(tokens, 768, device=GPU), torch.randint(0, 30528, (tokens,), device=GPU)
     ids[::7] = 4  # as [MASK], more often than any other
-    found = [table_gradient(rows, ids, 30528) for _ in range(3)]
+    found = [embedding_gradient(rows, ids, 30528) for _ in range(3)]
     assert found[0].equal(found[1])
     assert found[0].equal(found[2])
     expected = torch.zeros(30528, 768, device=GPU, dtype=torch.float64).index_add(0, ids, rows.double())
@@ -159,7 +159,7 @@ def test_cross_entropy_in_bfloat16(columns: int) -> None:
 def test_products_with_gelu() -> None:
     torch.manual_seed(0)
     x, w, b = (torch.randn(*s, device=GPU).bfloat16() for s in ((384, 128), (256, 128), (256,)))
-    out, before = products.linear_gelu(x, w, b)
+    out, before = matmuls.linear_gelu(x, w, b)
     torch.testing.assert_close(before, torch.addmm(b, x, w.t()), rtol=2e-2, atol=1e-1)
     expected = torch.nn.functional.gelu(before, approximate="tanh")
     torch.testing.assert_close(out, expected, rtol=2e-2, atol=2e-2)
@@ -170,18 +170,18 @@ def test_the_product_with_the_derivative_of_gelu_equals_two_passes() -> None:
     tokens, n, k = 512, 128, 256
     dy, weight, before = (torch.randn(*s, device=GPU).bfloat16() for s in ((tokens, n), (n, k), (tokens, k)))
     device = dy.device
-    assert products.gelu_input_gradient(dy, weight, before) is None
-    expected, _ = activations.gelu_backward(products.input_gradient(dy, weight), before, tanh=True)
+    assert matmuls.gelu_input_gradient(dy, weight, before) is None
+    expected, _ = activations.gelu_backward(matmuls.input_gradient(dy, weight), before, tanh=True)
     try:
-        choice = products.choose_algorithms([products.Product("input gelu", n, k)], tokens, device)
-        products.use_algorithms(device, choice)
-        found = [products.gelu_input_gradient(dy, weight, before) for _ in range(2)]
+        choice = matmuls.choose_algorithms([matmuls.Matmul("input gelu", n, k)], tokens, device)
+        matmuls.use_algorithms(device, choice)
+        found = [matmuls.gelu_input_gradient(dy, weight, before) for _ in range(2)]
         assert found[0] is not None
         assert found[1] is not None
         torch.testing.assert_close(found[0], expected, rtol=2e-2, atol=1e-1)
         assert found[0].equal(found[1])
     finally:
-        products.use_algorithms(device, {})
+        matmuls.use_algorithms(device, {})
 
 
 @pytest.mark.parametrize("tanh", [True, False])

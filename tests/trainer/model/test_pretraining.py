@@ -16,7 +16,7 @@ from trainer.model.attention import (
     VarlenLayout,
     choose_kernel,
     fused_obstacle,
-    reach_of,
+    window_of,
 )
 from trainer.model.config import ModelConfig
 from trainer.model.objectives import PretrainingLoss, batch_totals
@@ -116,8 +116,8 @@ def test_local_layers_see_their_window_only() -> None:
     hidden = torch.randn(20, 64)
     changed = hidden.clone()
     changed[10] = torch.randn(64)
-    reach = reach_of(config, local=True)
-    difference = (layer(hidden, layout, reach, None) - layer(changed, layout, reach, None)).abs().amax(1)
+    window = window_of(config, local=True)
+    difference = (layer(hidden, layout, window, None) - layer(changed, layout, window, None)).abs().amax(1)
     assert (difference > 1e-4).nonzero().flatten().tolist() == list(range(7, 14))
 
 
@@ -227,7 +227,7 @@ def test_attention_dropout_works_in_the_padded_kernel_and_is_refused_in_the_othe
     query = torch.zeros(1, 1, 8)
     layout = VarlenLayout(batch.cu_seqlens, 1)
     with pytest.raises(ValueError, match="no attention dropout"):
-        layout.attend(query, query, query, reach_of(model.config, local=False), 0.5)
+        layout.attend(query, query, query, window_of(model.config, local=False), 0.5)
 
 
 def test_all_hidden_states_end_in_the_encoding() -> None:

@@ -181,7 +181,7 @@ def test_a_long_log_is_sent_in_pieces(
     # Every piece is sent repeatedly while it grows, and never afterwards.
     assert max(size for _, size in sent) < 6000
     assert len(set(sent)) == len(sent)
-    assert [record.step for record in read_history(s3_folder).figures] == list(range(1, 41))
+    assert [record.step for record in read_history(s3_folder).steps] == list(range(1, 41))
 
 
 @pytest.mark.s3
@@ -202,7 +202,7 @@ def test_a_log_that_grows_faster_than_it_is_sent_is_whole(
     written.set()
     log.close()
     assert len({name for name, _ in sent}) == len(sent) > 3
-    assert [record.step for record in read_history(s3_folder).figures] == list(range(1, 41))
+    assert [record.step for record in read_history(s3_folder).steps] == list(range(1, 41))
 
 
 def test_figures_by_language_stand_in_one_file(tmp_path: Path) -> None:

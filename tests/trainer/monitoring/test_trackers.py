@@ -163,7 +163,7 @@ def test_a_server_that_is_down_never_stops_the_training(
         log.write(step_record(step))
     log.close()
     assert log.failed_tracker_writes == 3
-    assert caplog.text.count("mlflow: figures are being lost: ") == 1
+    assert caplog.text.count("mlflow: metrics are being lost: ") == 1
     assert sorted(History(tmp_path).losses()) == [1, 2]
 
 

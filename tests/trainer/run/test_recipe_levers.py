@@ -144,5 +144,5 @@ def test_shares_that_exceed_1_with_those_of_the_corpus_are_refused(tmp_path: Pat
     config = config_of(
         tmp_path, corpus, mask_rule={"random_share": 0.4}, phases=[phase(32, 16, 128, steps=1)]
     )
-    with ExitStack() as cleanup, pytest.raises(ConfigError, match="more than 1 together"):
+    with ExitStack() as cleanup, pytest.raises(ConfigError, match="add up to more than 1"):
         open_data(config, single_rank(), cleanup)

@@ -1,4 +1,4 @@
-"""The choice of matrix product algorithms is kept with the run. It needs a CUDA device."""
+"""The choice of matmul algorithms is kept with the run. It needs a CUDA device."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ from tests.support.fault_proxy import FaultProxy
 from tests.trainer.runs import Group, train_config, write_config
 from tests.trainer.synthetic import write_corpus
 from trainer.checkpoint.folders import list_folders
-from trainer.startup.room import is_sharded
+from trainer.startup.checkpoint_size import is_sharded
 
 
 @pytest.mark.s3

@@ -26,7 +26,7 @@ def head_outputs(
     bits of a single process. ``between_batches`` is called by all ranks together before each batch.
     """
     model.eval()
-    whole = model.kind == "sequence"
+    per_sequence = model.kind == "sequence"
     by_length = sorted(range(len(inputs)), key=lambda place: len(inputs[place].ids))
     batches = [by_length[start : start + _BATCH] for start in range(0, len(by_length), _BATCH)]
     mine: dict[int, Tensor] = {}
@@ -36,8 +36,10 @@ def head_outputs(
             chosen = [inputs[place] for place in places]
             with torch.no_grad(), torch.autocast(ranks.device.type, dtype, enabled=dtype != torch.float32):
                 output = model(pack_encoded(chosen).to(ranks.device)).float().cpu()
-            parts = output.split([1 if whole else len(encoded.ids) for encoded in chosen])
-            mine |= {place: part[0] if whole else part for place, part in zip(places, parts, strict=True)}
+            parts = output.split([1 if per_sequence else len(encoded.ids) for encoded in chosen])
+            mine |= {
+                place: part[0] if per_sequence else part for place, part in zip(places, parts, strict=True)
+            }
     gathered = mine if ranks.host is None else _gather(mine, ranks)
     return [gathered[place] for place in range(len(inputs))]
 

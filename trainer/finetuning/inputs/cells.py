@@ -35,13 +35,13 @@ def place_of(uri: str, names: list[str], column: Column | None) -> int | None:
     if column is None or isinstance(column, int):
         return column
     candidates = [column] if isinstance(column, str) else column
-    found = [name for name in candidates if name in names]
-    if not found:
+    matches = [name for name in candidates if name in names]
+    if not matches:
         listed = " or ".join(candidates)
         raise InputError(f"{uri}:1: no column {listed!r}; the columns are {', '.join(names)}")
-    if names.count(found[0]) > 1:
-        raise InputError(f"{uri}:1: column {found[0]!r} occurs {names.count(found[0])} times")
-    return names.index(found[0])
+    if names.count(matches[0]) > 1:
+        raise InputError(f"{uri}:1: column {matches[0]!r} occurs {names.count(matches[0])} times")
+    return names.index(matches[0])
 
 
 def structure_of(text: str) -> Any:

@@ -88,7 +88,8 @@ def encode_questions(
         used = len(tokenizer.encode(example.question).ids) + 1
         if max_length - used <= stride:
             raise InputError(
-                f"{example.origin}: a question of {used} tokens is too long for max_seq_length {max_length}"
+                f"{example.origin}: a question of {used} tokens is too long for max_seq_length {max_length};"
+                " raise it, or remove the question"
             )
     tokenizer.enable_truncation(max_length, stride=stride, strategy="only_second")
     pairs = [(example.question, example.context) for example in examples]

@@ -60,7 +60,9 @@ def check_classes(rows: Sequence[TextExample], least: int) -> list[str]:
                 f" min_class_examples ({least}); correct the label, or lower min_class_examples"
             )
     if len(of_class) == 1:
-        raise InputError(f"{rows[0].origin}: all examples have the label {rows[0].label!r}; two are needed")
+        raise InputError(
+            f"{rows[0].origin}: all examples have the label {rows[0].label!r}; a classifier needs two or more"
+        )
     return sorted(of_class)
 
 
@@ -76,7 +78,7 @@ def check_tags(sentences: Iterable[TaggedExample]) -> None:
 
 
 def check_answers(questions: Sequence[QuestionExample], files: Sequence[str]) -> None:
-    """Raises InputError if no question has an answer, as in published test sets: all figures would be wrong.
+    """Raises InputError if no question has an answer, as in published test sets: all metrics would be wrong.
 
     SQuAD 2.0, in which some questions have none, passes.
     """

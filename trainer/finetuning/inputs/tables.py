@@ -135,19 +135,19 @@ def _json_rows(uri: str) -> Iterator[tuple[str, Any]]:
 def _json_list(uri: str, text: str) -> list[Any] | None:
     """The rows of a file that is one JSON value, or None for JSON Lines."""
     try:
-        whole = parse_json(text)
+        content = parse_json(text)
     except ValueError as error:
         if text.lstrip().startswith("["):
             raise InputError(f"{uri}: not JSON: {error}") from error
         return None
-    if isinstance(whole, dict):
+    if isinstance(content, dict):
         lists = [
             value
-            for value in whole.values()
+            for value in content.values()
             if isinstance(value, list) and value and all(isinstance(row, dict) for row in value)
         ]
-        return lists[0] if len(lists) == 1 else [whole]
-    return whole if isinstance(whole, list) else None
+        return lists[0] if len(lists) == 1 else [content]
+    return content if isinstance(content, list) else None
 
 
 def _records(uri: str, rows: Iterator[tuple[str, Any]]) -> Table:
@@ -205,12 +205,12 @@ def _features_of(metadata: Mapping[bytes, bytes]) -> dict[str, Any]:
 
 def _classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
     """Column -> names of its classes, of the columns with classes or lists of them."""
-    found = {}
+    class_names = {}
     for column, described in features.items():
         feature = described.get("feature", described) if isinstance(described, dict) else described
         if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" and "names" in feature:
-            found[column] = feature["names"]
-    return found
+            class_names[column] = feature["names"]
+    return class_names
 
 
 def _class_names(value: Any, names: list[str]) -> Any:

@@ -62,12 +62,12 @@ def _config(uri: str) -> dict[str, Any]:
 
 def _kind(config: Mapping[str, Any], uri: str) -> HeadKind:
     architectures = config.get("architectures")
-    named = str(architectures[0]) if isinstance(architectures, list) and architectures else "no class"
+    architecture = str(architectures[0]) if isinstance(architectures, list) and architectures else "no class"
     for suffix, kind in _KINDS.items():
-        if named.endswith(suffix):
+        if architecture.endswith(suffix):
             return kind
     raise CheckpointError(
-        f"{uri}: architectures names {named}, which is not fine-tuned; use a model with one of"
+        f"{uri}: architectures names {architecture}, which is not fine-tuned; use a model with one of"
         f" {', '.join(_KINDS)}, such as bertmill finetune saves (save_model: true)"
     )
 

@@ -73,11 +73,11 @@ class Predictor:
         Sequences: row, label and the probability of each class, or row and value. Tokens: words and tags.
         Spans: id, answer and score. Raises InputError that names file and row.
         """
-        found = False
+        has_examples = False
         for chunk in _chunks(self._examples(file)):
-            found = True
+            has_examples = True
             yield from self._predict(chunk)
-        if not found:
+        if not has_examples:
             raise InputError(f"{file}: contains no example")
 
     def _examples(self, file: str) -> Iterator[Any]:

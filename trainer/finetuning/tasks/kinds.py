@@ -27,7 +27,7 @@ from trainer.finetuning.inputs.words import read_tagged
 from trainer.finetuning.tasks import metrics as task_metrics
 from trainer.finetuning.tasks.answers import best_answers
 
-Figures = dict[str, float]
+Metrics = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class TaskKind(ABC):
         return len(inputs)
 
     @abstractmethod
-    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
+    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Metrics:
         """The metrics of the task. ``outputs`` are fp32, one for each input, in order."""
 
 
@@ -139,7 +139,7 @@ class Classification(_Sentences):
         targets = torch.tensor([int(encoded.targets[0]) for encoded in inputs], device=output.device)
         return torch.nn.functional.cross_entropy(output.float(), targets, reduction="sum")
 
-    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
+    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Metrics:
         """See TaskKind. f1 is that of the second class, in sorted order."""
         expected = np.array([int(encoded.targets[0]) for encoded in data.inputs])
         guessed = torch.stack(list(outputs)).argmax(-1).numpy()
@@ -169,7 +169,7 @@ class Regression(_Sentences):
         targets = torch.tensor([encoded.targets[0] for encoded in inputs], device=output.device)
         return torch.nn.functional.mse_loss(output.float().squeeze(-1), targets, reduction="sum")
 
-    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
+    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Metrics:
         """See TaskKind."""
         expected = np.array([encoded.targets[0] for encoded in data.inputs])
         guessed = torch.stack(list(outputs)).squeeze(-1).numpy()
@@ -238,7 +238,7 @@ class Tokens(TaskKind):
         """See TaskKind: words, at least one."""
         return max(sum(len(encoded.targets) // 2 for encoded in inputs), 1)
 
-    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
+    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Metrics:
         """See TaskKind. Truncated words, and words without a subword, count as O."""
         expected, guessed = [], []
         for encoded, output in zip(data.inputs, outputs, strict=True):
@@ -252,10 +252,10 @@ class Tokens(TaskKind):
             expected.append(example.tags)
             guessed.append(tags)
         flat = [tag for tags in expected for tag in tags]
-        figures = {"accuracy": task_metrics.accuracy(flat, [tag for tags in guessed for tag in tags])}
+        metrics = {"accuracy": task_metrics.accuracy(flat, [tag for tags in guessed for tag in tags])}
         if self._has_entities:
-            figures["entity_f1"] = task_metrics.entity_f1(expected, guessed)
-        return figures
+            metrics["entity_f1"] = task_metrics.entity_f1(expected, guessed)
+        return metrics
 
 
 class Spans(TaskKind):
@@ -288,7 +288,7 @@ class Spans(TaskKind):
             losses.append(torch.nn.functional.cross_entropy(logits.float().T, targets))
         return torch.stack(losses).sum()
 
-    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Figures:
+    def measure(self, data: EncodedSet, outputs: Sequence[Tensor]) -> Metrics:
         """See TaskKind."""
         questions = [example for example in data.examples if isinstance(example, QuestionExample)]
         answers = best_answers(questions, data.inputs, outputs, self.config.max_answer_tokens, self.no_answer)

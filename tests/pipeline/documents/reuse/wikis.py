@@ -21,7 +21,7 @@ from pipeline.stages.previous import previous_parts
 from pipeline.stages.templates import PageCopies, ScanCounts, TemplatesResult, scan_one
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.templates.table import TemplateTable
-from schemas.columns.templates import FOUND
+from schemas.columns.templates import SCANNED
 from tests.pipeline.sources.dumps import FOOT, HEAD, page
 
 TEMPLATE = 10
@@ -89,7 +89,7 @@ def config_of(path: Path, **extraction: Any) -> BuildConfig:
 
 
 def table_of(units: list[Unit]) -> TemplateTable:
-    found = [pa.Table.from_batches(scan_unit(unit, 1 << 22, Counter()), FOUND) for unit in units]
+    found = [pa.Table.from_batches(scan_unit(unit, 1 << 22, Counter()), SCANNED) for unit in units]
     return learn_wiki(found, SiteInfo(units[0].lang, units[0].dbname, dict(units[0].site_namespaces))).table
 
 

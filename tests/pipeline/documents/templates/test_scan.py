@@ -20,7 +20,7 @@ from pipeline.sources.units import Unit
 from pipeline.wikitext.site import SiteInfo
 from pipeline.wikitext.template_analysis import Analysis
 from pipeline.wikitext.templates.transclusion import Included
-from schemas.columns.templates import FOUND
+from schemas.columns.templates import SCANNED
 from schemas.errors import InputError
 from tests.pipeline.sources.dumps import FOOT, HEAD, LTG, page
 
@@ -158,7 +158,7 @@ def test_names_in_any_number_of_tables_add_up(
         records.append({"what": "use", "name": "X", "count": part, "listed": 0})
         records.append({"what": "template", "name": "X", "count": 0, "listed": 0})
         constant = {"wiki": "w", "revision": part, "body": f"text {part}", "redirect": "", "too_long": False}
-        return pa.Table.from_pylist([constant | record for record in records], FOUND)
+        return pa.Table.from_pylist([constant | record for record in records], SCANNED)
 
     found = [rows(part, 4) for part in range(4)]
     analysis = learn_wiki(found, SITE)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.config import Extraction
-from pipeline.documents.page_policy import document_skip_reason, is_disambiguation, list_share
+from pipeline.documents.skip_rules import document_skip_reason, is_disambiguation, list_share
 from pipeline.sources.mediawiki.page import WikiPage
 from pipeline.sources.mediawiki.page_filter import page_skip_reason
 from pipeline.text.languages import is_redirect

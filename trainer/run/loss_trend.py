@@ -1,4 +1,4 @@
-"""Follows the losses of a run: which checkpoints to keep, and when a rise lasts.
+"""Follows the loss of a run: raises the alarm when it stays high, and tells good checkpoints from bad ones.
 
 A line of the log has the mean loss of its steps, the same on every rank. The lowest mean of some lines in a
 row is the level that the run has reached. A rise lasts when the same number of lines in a row are all clearly
@@ -46,7 +46,7 @@ def add_save(trend: Trend, alarm: Alarm, step: int) -> Trend:
 
 
 def problem(trend: Trend, alarm: Alarm) -> str | None:
-    """The description of a lasting rise, or None without one."""
+    """What is wrong if the loss stays high, otherwise None."""
     if trend.worse >= _WORSE_MEASUREMENTS:
         return (
             f"the held-out loss was {trend.best_held_out:.3f} at step {trend.best_step} and has been more"

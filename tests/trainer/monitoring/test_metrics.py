@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from trainer.model.objectives import STATISTICS
-from trainer.monitoring.figures import figures_by_language, total_figures
+from trainer.monitoring.metrics import metrics_by_language, total_metrics
 
 
 def sums(**values: Any) -> list[float]:
@@ -19,7 +19,7 @@ def test_figures_are_divided_by_their_own_counts() -> None:
     english = {"mlm_loss": 2, "mlm_count": 1, "mlm_correct": 1, "sequences": 2}
     english |= {"nsp_loss": 2, "nsp_count": 2}
     table = torch.tensor([sums(**german), sums(), sums(**english)])
-    found, by_language = total_figures(table), figures_by_language(table, ["de", "el", "en"])
+    found, by_language = total_metrics(table), metrics_by_language(table, ["de", "el", "en"])
     assert found.mlm_loss == 2.0
     assert found.mlm_accuracy == 0.4
     assert found.nsp_loss == 0.75
@@ -35,5 +35,5 @@ def test_figures_are_divided_by_their_own_counts() -> None:
 def test_nothing_to_predict_gives_no_figures_instead_of_nan() -> None:
     nothing = torch.zeros(1, len(STATISTICS))
     counts = {"loss": 0.0, "sequences": 0, "masked_tokens": 0, "pairs": 0}
-    assert total_figures(nothing).model_dump(exclude_none=True) == counts
-    assert figures_by_language(nothing, ["de"]) == {}
+    assert total_metrics(nothing).model_dump(exclude_none=True) == counts
+    assert metrics_by_language(nothing, ["de"]) == {}

@@ -1,4 +1,4 @@
-"""Cuts rows to a length, as if the corpus had been built with it: both segments and the separators stay."""
+"""Truncates rows to a length, as if the corpus had been built with it. Segments and separators stay."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import numpy as np
 from trainer.data.packing import RowTable, ragged
 
 
-def shorten(table: RowTable, longest: int) -> RowTable:
+def truncate_rows(table: RowTable, longest: int) -> RowTable:
     """The rows with at most ``longest`` tokens (at least 5). Drops the masks in the parts that are cut off.
 
     Of a pair the longer segment is cut first, at its end (google-research/bert, truncate_seq_pair, which

@@ -1,4 +1,4 @@
-"""The training data as pure functions of the step: masks, shares of languages, the longest sequence."""
+"""Schedules of the training data by step: masking rate, shares of languages, and the longest sequence."""
 
 from dataclasses import dataclass
 
@@ -65,17 +65,17 @@ def language_shares(rows: I64, exponent: float) -> Shares:
     return weights / weights.sum() if there.any() else weights
 
 
-def choose_by_language(languages: I64, shares: Shares, wanted: int, seed: int, step: int) -> I64:
-    """Indices, ascending, of ``wanted`` candidates, whose languages have ``shares`` as far as they last.
+def choose_by_language(languages: I64, shares: Shares, count: int, seed: int, step: int) -> I64:
+    """Indices, ascending, of ``count`` candidates, whose languages have ``shares`` if there are enough.
 
-    ``languages`` [candidates] are indices into ``shares``. A language gets wanted x share places, rounded up
+    ``languages`` [candidates] are indices into ``shares``. A language gets count x share places, rounded up
     or down by a draw for the step, so that the mean over steps is exact, but never more than it has
     candidates. Others fill what is left. Within a language the first candidates are chosen.
     """
     available = np.bincount(languages, minlength=shares.size)
     places = np.zeros(shares.size, dtype=np.int64)
     for draw in range(int(languages.size) + 1):
-        left, spare = min(wanted, languages.size) - int(places.sum()), available - places
+        left, spare = min(count, languages.size) - int(places.sum()), available - places
         if left == 0:
             break
         open_shares = np.where(spare > 0, shares, 0.0)

@@ -1,4 +1,4 @@
-"""The matrix products of a layer, each by the algorithm that was chosen for it, otherwise by torch.
+"""The matmuls of a layer, each by the algorithm that was chosen for it, otherwise by torch.
 
 torch takes the first algorithm that cuBLASLt's heuristic names. Another of its eight candidates is often
 faster. ``choose_algorithms`` times them once, for the shapes of a model on a device: for the weight as it is
@@ -36,8 +36,8 @@ _ROUNDS, _REPEATS = 3, 4
 Kind = Literal["forward", "gelu", "input", "input add", "input gelu", "weight"]
 
 
-class Product(NamedTuple):
-    """A product of a linear layer with a weight [n, k], for any number of tokens."""
+class Matmul(NamedTuple):
+    """A matmul of a linear layer with a weight [n, k], for any number of tokens."""
 
     kind: Kind
     n: int
@@ -71,9 +71,9 @@ class _Chosen:
     algorithms: dict[str, Algorithm] = field(default_factory=dict)
     checked: dict[tuple[str, Problem], Algorithm | None] = field(default_factory=dict)
 
-    def of(self, product: Product, tokens: int, library: CublasLt) -> Algorithm | None:
+    def of(self, matmul: Matmul, tokens: int, library: CublasLt) -> Algorithm | None:
         """The algorithm for ``tokens`` rows, or None for torch's."""
-        key, problem = product.key, product.problem(tokens)
+        key, problem = matmul.key, matmul.problem(tokens)
         if (key, problem) not in self.checked:
             algorithm = self.algorithms.get(key)
             supported = algorithm is not None and library.supports(problem, algorithm)
@@ -85,27 +85,27 @@ _chosen: dict[torch.device, _Chosen] = {}
 
 
 def use_algorithms(device: torch.device, algorithms: Mapping[str, str]) -> None:
-    """Makes the products on ``device`` use ``algorithms`` (from choose_algorithms, or {} for torch's).
+    """Makes the matmuls on ``device`` use ``algorithms`` (from choose_algorithms, or {} for torch's).
 
     Raises ValueError for a text that does not describe an algorithm.
     """
     _chosen[device] = _Chosen({key: algorithm_from_text(text) for key, text in algorithms.items()})
 
 
-def _run(product: Product, tokens: int, operands: Operands) -> bool:
-    """Computes the product by its chosen algorithm. Returns False when it has none."""
+def _run(matmul: Matmul, tokens: int, operands: Operands) -> bool:
+    """Computes the matmul by its chosen algorithm. Returns False when it has none."""
     device = operands.out.device
     chosen = _chosen.get(device)
     if chosen is None or not chosen.algorithms or operands.b.dtype != torch.bfloat16:
         return False
     library = cublaslt(device)
-    transposed = product._replace(transposed=True)
+    transposed = matmul._replace(transposed=True)
     if transposed.key in chosen.algorithms and chosen.of(transposed, tokens, library) is not None:
-        product, operands = transposed, _transposed(operands)
-    algorithm = chosen.of(product, tokens, library)
+        matmul, operands = transposed, _transposed(operands)
+    algorithm = chosen.of(matmul, tokens, library)
     if algorithm is None:
         return False
-    library.run(product.problem(tokens), algorithm, operands)
+    library.run(matmul.problem(tokens), algorithm, operands)
     return True
 
 
@@ -118,8 +118,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """X W' + bias: bf16 [T, k], [n, k], [n] -> [T, n]."""
     (n, k), tokens = weight.shape, x.shape[0]
     out = torch.empty(tokens, n, dtype=x.dtype, device=x.device)
-    product = Product("forward", n, k, bias is not None)
-    if not _run(product, tokens, Operands(weight, x, out, bias)):
+    matmul = Matmul("forward", n, k, bias is not None)
+    if not _run(matmul, tokens, Operands(weight, x, out, bias)):
         if bias is None:
             return torch.mm(x, weight.t(), out=out)
         return torch.addmm(bias, x, weight.t(), out=out)
@@ -129,7 +129,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
     """GELU (by tanh) of x W' + bias, and its argument: bf16 [T, k], [n, k], [n] -> two of [T, n].
 
-    torch has no such product, so without a choice the library's first candidate computes it. Raises
+    torch has no such matmul, so without a choice the library's first candidate computes it. Raises
     BertmillError when the library has none.
     """
     (n, k), tokens = weight.shape, x.shape[0]
@@ -138,9 +138,9 @@ def linear_gelu(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor
     if x.dtype != torch.bfloat16:
         torch.addmm(bias, x, weight.t(), out=before)
         return F.gelu(before, approximate="tanh"), before
-    product, operands = Product("gelu", n, k, True), Operands(weight, x, out, bias, before)
-    if not _run(product, tokens, operands):
-        library, problem = cublaslt(x.device), product.problem(tokens)
+    matmul, operands = Matmul("gelu", n, k, True), Operands(weight, x, out, bias, before)
+    if not _run(matmul, tokens, operands):
+        library, problem = cublaslt(x.device), matmul.problem(tokens)
         library.run(problem, _first_candidate(library, problem), operands)
     return out, before
 
@@ -161,7 +161,7 @@ def input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
     """Dy W: bf16 [T, n], [n, k] -> [T, k]."""
     (n, k), tokens = weight.shape, dy.shape[0]
     out = torch.empty(tokens, k, dtype=dy.dtype, device=dy.device)
-    if not _run(Product("input", n, k), tokens, Operands(weight, dy, out)):
+    if not _run(Matmul("input", n, k), tokens, Operands(weight, dy, out)):
         return torch.mm(dy, weight, out=out)
     return out
 
@@ -169,18 +169,18 @@ def input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
 def gelu_input_gradient(dy: Tensor, weight: Tensor, before: Tensor) -> Tensor | None:
     """Dy W times the derivative of GELU (by tanh) at ``before`` bf16 [T, k]: bf16 [T, n], [n, k] -> [T, k].
 
-    None without a chosen algorithm, as torch has no such product.
+    None without a chosen algorithm, as torch has no such matmul.
     """
     (n, k), tokens = weight.shape, dy.shape[0]
     out = torch.empty_like(before)
     operands = Operands(weight, dy, out, aux=before)
-    return out if _run(Product("input gelu", n, k), tokens, operands) else None
+    return out if _run(Matmul("input gelu", n, k), tokens, operands) else None
 
 
 def add_input_gradient(total: Tensor, dy: Tensor, weight: Tensor) -> Tensor:
     """``total`` bf16 [T, k], to which dy W was added in place."""
     n, k = weight.shape
-    if not _run(Product("input add", n, k), dy.shape[0], Operands(weight, dy, total)):
+    if not _run(Matmul("input add", n, k), dy.shape[0], Operands(weight, dy, total)):
         return total.addmm_(dy, weight)
     return total
 
@@ -191,57 +191,57 @@ def weight_gradient(dy: Tensor, x: Tensor) -> Tensor:
     if dy.dtype == torch.float32:
         return torch.mm(dy.t(), x)
     out = torch.empty(n, k, dtype=torch.float32, device=dy.device)
-    if not _run(Product("weight", n, k), dy.shape[0], Operands(x, dy, out)):
+    if not _run(Matmul("weight", n, k), dy.shape[0], Operands(x, dy, out)):
         return torch.mm(dy.t(), x, out_dtype=torch.float32)
     return out
 
 
-def choose_algorithms(products: Iterable[Product], tokens: int, device: torch.device) -> dict[str, str]:
-    """Key -> algorithm: the fastest of the library's candidates for each product at ``tokens`` rows.
+def choose_algorithms(matmuls: Iterable[Matmul], tokens: int, device: torch.device) -> dict[str, str]:
+    """Key -> algorithm: the fastest of the library's candidates for each matmul at ``tokens`` rows.
 
     Takes about a second for BERT-base at 131,072 tokens. Raises BertmillError when a call fails.
     """
     chosen = {}
-    for product in products:
-        layouts = (False,) if product.kind == "weight" else (False, True)
-        found = [_fastest(product._replace(transposed=transposed), tokens, device) for transposed in layouts]
-        timed = [one for one in found if one is not None]
+    for matmul in matmuls:
+        layouts = (False,) if matmul.kind == "weight" else (False, True)
+        fastest = [_fastest(matmul._replace(transposed=transposed), tokens, device) for transposed in layouts]
+        timed = [one for one in fastest if one is not None]
         if timed:
             _, key, algorithm = min(timed, key=lambda one: one[0])
             chosen[key] = algorithm_to_text(algorithm)
     return chosen
 
 
-def _fastest(product: Product, tokens: int, device: torch.device) -> tuple[float, str, Algorithm] | None:
-    """Milliseconds of the fastest candidate, the product's key and the candidate; None if there are none."""
-    library, problem = cublaslt(device), product.problem(tokens)
-    operands, candidates = _random_operands(product, tokens, device), library.candidates(problem)
+def _fastest(matmul: Matmul, tokens: int, device: torch.device) -> tuple[float, str, Algorithm] | None:
+    """Milliseconds of the fastest candidate, the matmul's key and the candidate; None if there are none."""
+    library, problem = cublaslt(device), matmul.problem(tokens)
+    operands, candidates = _random_operands(matmul, tokens, device), library.candidates(problem)
     if not candidates:
         return None
 
     def compute(algorithm: Algorithm) -> None:
-        library.run(problem, algorithm, _transposed(operands) if product.transposed else operands)
+        library.run(problem, algorithm, _transposed(operands) if matmul.transposed else operands)
 
     times = _times(compute, candidates)
-    return min(times), product.key, candidates[times.index(min(times))]
+    return min(times), matmul.key, candidates[times.index(min(times))]
 
 
-def _random_operands(product: Product, tokens: int, device: torch.device) -> Operands:
-    """Operands of the product's shape. They are random, because a GPU is faster on zeros than on data."""
+def _random_operands(matmul: Matmul, tokens: int, device: torch.device) -> Operands:
+    """Operands of the matmul's shape. They are random, because a GPU is faster on zeros than on data."""
 
     def random(*shape: int) -> Tensor:
         return torch.randn(*shape, device=device, dtype=torch.bfloat16, generator=generator)
 
     generator = torch.Generator(device).manual_seed(0)  # do not change the random numbers of the run
-    n, k = product.n, product.k
-    if product.kind == "weight":
+    n, k = matmul.n, matmul.k
+    if matmul.kind == "weight":
         return Operands(random(tokens, k), random(tokens, n), torch.empty(n, k, device=device))
     weight = random(n, k)
-    if product.kind in ("input", "input add", "input gelu"):
-        aux = random(tokens, k) if product.kind == "input gelu" else None
+    if matmul.kind in ("input", "input add", "input gelu"):
+        aux = random(tokens, k) if matmul.kind == "input gelu" else None
         return Operands(weight, random(tokens, n), random(tokens, k), aux=aux)
-    aux = random(tokens, n) if product.kind == "gelu" else None
-    return Operands(weight, random(tokens, k), random(tokens, n), random(n) if product.bias else None, aux)
+    aux = random(tokens, n) if matmul.kind == "gelu" else None
+    return Operands(weight, random(tokens, k), random(tokens, n), random(n) if matmul.bias else None, aux)
 
 
 def _times(compute: Callable[[Algorithm], None], candidates: list[Algorithm]) -> list[float]:
@@ -262,22 +262,22 @@ def _milliseconds(compute: Callable[[], object]) -> float:
     return float(start.elapsed_time(end))
 
 
-def products_of_layer(
+def matmuls_of_layer(
     hidden: int, inner: int, *, gated: bool, tanh: bool, bias: bool, pre_norm: bool
-) -> list[Product]:
-    """Every product of an encoder layer, forward and backward, and those of keys and values alone."""
+) -> list[Matmul]:
+    """Every matmul of an encoder layer, forward and backward, and those of keys and values alone."""
     shapes = {"qkv": (3 * hidden, hidden), "kv": (2 * hidden, hidden), "output": (hidden, hidden)}
     shapes |= {"up": (2 * inner if gated else inner, hidden), "down": (hidden, inner)}
-    found = []
+    matmuls = []
     for name, (n, k) in shapes.items():
         in_epilogue = name == "up" and tanh and bias
         # The gradients of a sublayer's input: in a post-norm layer they are added to those of the residual,
         # and those through keys and values alone to those through queries.
         adds = name == "kv" or (name in ("qkv", "up") and not pre_norm)
         backward: Kind = "input add" if adds else "input gelu" if name == "down" and tanh else "input"
-        found += [
-            Product("gelu" if in_epilogue else "forward", n, k, bias),
-            Product(backward, n, k),
-            Product("weight", n, k),
+        matmuls += [
+            Matmul("gelu" if in_epilogue else "forward", n, k, bias),
+            Matmul(backward, n, k),
+            Matmul("weight", n, k),
         ]
-    return found
+    return matmuls

@@ -21,8 +21,8 @@ from trainer.config import Alarm, TrainConfig
 from trainer.distributed.ranks import single_rank
 from trainer.run import rewind as rewinding
 from trainer.run.loop import Outcome, train
+from trainer.run.loss_trend import add_held_out, add_line, add_save, alarm_error, kept_steps, problem
 from trainer.run.rewind import rewind
-from trainer.run.trend import add_held_out, add_line, add_save, alarm_error, kept_steps, problem
 
 ALARM = Alarm(lines=3, rise=1.0)
 

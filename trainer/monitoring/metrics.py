@@ -1,4 +1,4 @@
-"""Sums over sequences turned into figures, and the throughput between two lines of the log."""
+"""Metrics of training: loss, accuracy and perplexity from sums over sequences, and tokens per second."""
 
 import math
 import time
@@ -9,31 +9,31 @@ import torch
 from torch import Tensor
 
 from trainer.model.objectives import STATISTICS
-from trainer.monitoring.records import PretrainingFigures
+from trainer.monitoring.records import PretrainingMetrics
 
 
-def total_figures(statistics: Tensor) -> PretrainingFigures:
-    """Figures of all languages together, from sums [languages, len(STATISTICS)]."""
-    return _figures(statistics.double().cpu().sum(0))
+def total_metrics(statistics: Tensor) -> PretrainingMetrics:
+    """Metrics of all languages together, from sums [languages, len(STATISTICS)]."""
+    return _metrics(statistics.double().cpu().sum(0))
 
 
-def figures_by_language(statistics: Tensor, languages: Sequence[str]) -> dict[str, PretrainingFigures]:
-    """Figures of each language that has a sequence, from sums [languages, len(STATISTICS)]."""
+def metrics_by_language(statistics: Tensor, languages: Sequence[str]) -> dict[str, PretrainingMetrics]:
+    """Metrics of each language that has a sequence, from sums [languages, len(STATISTICS)]."""
     sums = statistics.double().cpu()
     return {
-        language: _figures(sums[number])
+        language: _metrics(sums[number])
         for number, language in enumerate(languages)
         if sums[number, STATISTICS.index("sequences")] > 0
     }
 
 
-def _figures(row: Tensor) -> PretrainingFigures:
+def _metrics(row: Tensor) -> PretrainingMetrics:
     sums: dict[str, float] = dict(zip(STATISTICS, row.tolist(), strict=True))
     label_0 = sums["nsp_count"] - sums["nsp_label_1"]
     label_0_correct = sums["nsp_correct"] - sums["nsp_label_1_correct"]
     mlm_loss = _mean(sums["mlm_loss"], sums["mlm_count"])
     nsp_loss = _mean(sums["nsp_loss"], sums["nsp_count"])
-    return PretrainingFigures(
+    return PretrainingMetrics(
         loss=math.fsum(loss for loss in (mlm_loss, nsp_loss) if loss is not None),
         sequences=round(sums["sequences"]),
         masked_tokens=round(sums["mlm_count"]),

@@ -1,4 +1,4 @@
-"""Decides from their text which pages to skip: disambiguations, lists, and pages that are too short."""
+"""Skips pages because of their text: disambiguation pages, lists, and pages that are too short."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Frees room for a checkpoint on a full disk or in a full bucket."""
+"""Frees disk space or room in a bucket for a new checkpoint, by deleting the oldest one."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The size of a checkpoint: whether it is saved in parts, and whether there is room for it."""
+"""The size of a checkpoint: whether it is sharded, and whether it fits on the disk."""
 
 import shutil
 import tempfile

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from tests.trainer.orders import order_of
 from trainer.data.packing import RowTable
-from trainer.data.shortening import shorten
+from trainer.data.schedules import choose_by_language, language_shares, longest_at, masks_at, ramp
 from trainer.data.step_plan import TrainingPlan
-from trainer.data.step_rules import choose_by_language, language_shares, longest_at, masks_at, ramp
+from trainer.data.truncation import truncate_rows
 from trainer.recipe_config import LanguageSampling, LengthWarmup, MaskRule, Phase
 
 RATES = st.floats(0.05, 0.9)
@@ -128,7 +128,7 @@ def test_cut_rows_keep_their_segments_and_their_masks(
     """Tokens count upwards, so each token of the result shows its original place."""
     random = np.random.default_rng(seed)
     table = _table(lengths, random, pair=pair)
-    cut = shorten(table, longest)
+    cut = truncate_rows(table, longest)
     for row, length in enumerate(lengths):
         start, size = int(cut.starts[row]), int(cut.lengths[row])
         assert size == min(length, longest)
@@ -184,7 +184,7 @@ def _table(lengths: list[int], random: np.random.Generator, *, pair: bool) -> Ro
     ("fields", "problem"),
     [
         ({"end_rate": 0.2}, "end_rate needs rate"),
-        ({"mask_share": 0.8, "random_share": 0.3}, "more than 1 together"),
+        ({"mask_share": 0.8, "random_share": 0.3}, "add up to more than 1"),
         ({"rate": 0}, "greater than 0"),
     ],
 )
