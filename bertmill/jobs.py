@@ -16,6 +16,7 @@ from cluster.jobs.paths import resolve_output_path
 from cluster.jobs.shutdown import SIGNALS, Interrupted
 from pipeline.build import build as run_build
 from pipeline.config import BuildConfig
+from schemas.errors import ConfigError
 from schemas.manifest import MANIFEST_NAME
 from trainer.config import TrainConfig
 from trainer.pretrain import launch, resolve_paths
@@ -73,6 +74,8 @@ def pretrain(
     >>> outcome = pretrain("configs/demo-train.yaml")  # doctest: +SKIP
     >>> model = load_model(outcome.run_uri).model  # doctest: +SKIP
     """
+    if launcher not in ("ray", "local"):
+        raise ConfigError(f"launcher: {launcher!r} must be 'ray' or 'local'")
     with _process_settings_restored(), _interrupts():
         outcome, _ = launch(launcher, resolve_paths(resolve_config(TrainConfig, config)))
     return outcome

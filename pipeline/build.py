@@ -16,12 +16,14 @@ from cluster.ray_cluster.metrics import BuildMetrics
 from cluster.ray_cluster.resources import await_bundle
 from pipeline.config import BuildConfig
 from pipeline.dedup.evaluation_files import evaluation_files, evaluation_texts
+from pipeline.documents.filters import Filters
 from pipeline.documents.reuse.previous_pages import PreviousPages
 from pipeline.engine.build_identity import BuildIdentity
 from pipeline.engine.progress import Progress, clock, recorded, watched_by
 from pipeline.engine.ray_data import retry_on_node_loss
 from pipeline.instances.counts import pair_warnings
 from pipeline.instances.word_lists import read_word_list
+from pipeline.plugins import plugin_versions
 from pipeline.report.tables import closing_table, plan_table
 from pipeline.sources.plan import plan_units
 from pipeline.sources.units import Unit
@@ -35,6 +37,7 @@ from pipeline.stages.publish import StageResults, publish
 from pipeline.stages.split import run_split
 from pipeline.stages.templates import PageCopies, run_templates
 from pipeline.stages.vocabulary import run_vocabulary
+from pipeline.wikitext.python_rules import load_python_rules
 from pipeline.wordpiece.hub_tokenizer import is_hub_tokenizer, load_hub_tokenizer
 from pipeline.wordpiece.vocabulary import load_vocabulary
 from schemas.manifest import MANIFEST_NAME, Manifest
@@ -55,6 +58,7 @@ def dry_run(config: BuildConfig) -> str:
 
     Raises BertmillError on a user's mistake or if the previous build cannot be used.
     """
+    _check_plugins(config)
     open_previous(config)
     fields = public_fields(config.model_dump(mode="json"))
     resolved = yaml.safe_dump(fields, sort_keys=False, allow_unicode=True)
@@ -97,6 +101,7 @@ def preflight(config: BuildConfig) -> tuple[BuildIdentity, list[Unit], PreviousP
 
     Writes nothing. Raises BertmillError on a user's mistake.
     """
+    _check_plugins(config)
     identity = BuildIdentity.of(config)
     _check_side_files(config)
     identity.check_output(config.output)
@@ -106,6 +111,17 @@ def preflight(config: BuildConfig) -> tuple[BuildIdentity, list[Unit], PreviousP
 def work_folder(output: str) -> str:
     """The folder with the state for resuming a build and the lease of the process that builds."""
     return storage.join(output, "work")
+
+
+def _check_plugins(config: BuildConfig) -> None:
+    """Creates the filters and rules, which only late stages need, so that mistakes show early.
+
+    Planning creates the readers. Raises BertmillError.
+    """
+    plugin_versions(config)
+    Filters(config.extraction.filters)
+    if config.extraction.template_functions is not None:
+        load_python_rules(config.extraction.template_functions)
 
 
 def _check_side_files(config: BuildConfig) -> None:

@@ -108,13 +108,18 @@ def _check_protocol(value: Any, protocol: type[Any] | None, where: str) -> None:
         raise ConfigError(f"{where} is not a {protocol.__name__}{lacks}")
 
 
-def _source_sha256(module_name: str, source: Path) -> str:
+def _sources(module_name: str, source: Path) -> tuple[Path, set[Path]]:
+    """The folder and the Python files of a plug-in in the module ``module_name`` with the file ``source``."""
     top = getattr(sys.modules[module_name.partition(".")[0]], "__file__", None)
     if top is not None and Path(top).name == "__init__.py":
         folder = Path(top).parent
-        sources = {*folder.rglob("*.py"), source}
-    else:  # a single-file module, or one in a namespace package
-        folder, sources = source.parent, {source}
+        return folder, {*folder.rglob("*.py"), source}
+    # A single-file module, or one in a namespace package.
+    return source.parent, {source}
+
+
+def _source_sha256(module_name: str, source: Path) -> str:
+    folder, sources = _sources(module_name, source)
     digest = hashlib.sha256()
     for path in sorted(sources):
         for part in (path.relative_to(folder).as_posix().encode(), path.read_bytes()):
@@ -134,8 +139,28 @@ def plugin_errors(name: str, what: str) -> Iterator[None]:
     except BertmillError:
         raise
     except Exception as error:
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        message = " ".join(str(error).split())
-        raise PluginError(
-            f"{name}: {what}: {type(error).__name__}: {message} ({frame.filename}:{frame.lineno})"
-        ) from error
+        raise plugin_error(name, what, error) from error
+
+
+def plugin_error(name: str, what: str, error: Exception) -> PluginError:
+    """One line for an ``error`` that the plug-in ``name`` raised in its task ``what``.
+
+    The location is the last line of the plug-in's own code, which may have called a library that failed.
+    """
+    place = _own_line(name, error) or traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())
+    return PluginError(f"{name}: {what}: {type(error).__name__}: {message} ({place.filename}:{place.lineno})")
+
+
+def is_raised_by(name: str, error: Exception) -> bool:
+    """Whether code of the plug-in ``name`` was running when ``error`` was raised."""
+    return _own_line(name, error) is not None
+
+
+def _own_line(name: str, error: Exception) -> traceback.FrameSummary | None:
+    source = getattr(sys.modules.get(name.partition(":")[0]), "__file__", None)
+    if source is None:
+        return None
+    sources = {str(path) for path in _sources(name.partition(":")[0], Path(source))[1]}
+    frames = reversed(traceback.extract_tb(error.__traceback__))
+    return next((frame for frame in frames if frame.filename in sources), None)

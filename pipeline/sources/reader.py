@@ -16,7 +16,7 @@ pipeline.config.SOURCE_READERS lists the built-in kinds::
 `pipeline.sources.files.FileReader` is a base class for readers of files. It expands globs and folders.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, Protocol
 
@@ -68,7 +68,10 @@ def plan_source(source: Source, extraction: Extraction) -> list[Unit]:
     if source.kind in SOURCE_READERS:
         return reader.plan(source)
     with plugin_errors(source.kind, f"source {source.name}"):
-        units = list(reader.plan(source))
+        planned = reader.plan(source)
+        if not isinstance(planned, Iterable):
+            raise PluginError(f"{source.kind}: source {source.name}: plan gave {planned!r:.80}, not Units")
+        units = list(planned)
     for unit in units:
         if not isinstance(unit, Unit):
             raise PluginError(f"{source.kind}: source {source.name}: plan gave {unit!r:.80}, not a Unit")
@@ -85,7 +88,10 @@ def read_unit(unit: Unit, extraction: Extraction) -> Iterator[RawDocument | Skip
 
 def _read_checked(reader: SourceReader, unit: Unit) -> Iterator[RawDocument | Skip]:
     with plugin_errors(unit.kind, unit.uri):
-        for document in reader.read(unit):
+        documents = reader.read(unit)
+        if not isinstance(documents, Iterable):
+            raise PluginError(f"{unit.kind}: {unit.uri}: read gave {documents!r:.80}, not documents")
+        for document in documents:
             if not isinstance(document, RawDocument | Skip):
                 raise PluginError(
                     f"{unit.kind}: {unit.uri}: read gave {document!r:.80}, not a RawDocument or Skip"

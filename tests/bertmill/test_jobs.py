@@ -78,3 +78,9 @@ def test_a_corpus_from_a_typed_config(tmp_path: Path, ray_session: RayCluster) -
     assert "pt" in built.summary
     dataset = bertmill.load_corpus(built.output, batch_size=4, max_seq_length=128, epochs=1)
     assert len(list(dataset)) == len(dataset) > 0
+
+
+def test_an_unknown_launcher_is_refused() -> None:
+    launcher: Any = "loca"
+    with pytest.raises(ConfigError, match="launcher: 'loca' must be 'ray' or 'local'"):
+        bertmill.pretrain("configs/demo-train.yaml", launcher=launcher)

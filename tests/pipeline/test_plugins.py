@@ -3,13 +3,14 @@
 import gzip
 import itertools
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cluster.jobs.config_file import validate
-from pipeline.build import build, dry_run
+from pipeline.build import build, dry_run, preflight
 from pipeline.config import BuildConfig
 from pipeline.documents.extraction import extract_unit
 from pipeline.documents.funnel import Funnel
@@ -83,6 +84,16 @@ class Broken:
 class Odd:
     def filter(self, document):
         return "yes"
+
+
+class NoPlan(Letters):
+    def plan(self, source):
+        pass
+
+
+class NoRead(Letters):
+    def read(self, unit):
+        pass
 
 
 RULES = {"stress": lambda arguments: arguments.get("1") + "!", "hush*": lambda arguments: ""}
@@ -216,13 +227,37 @@ def test_faults_of_filters_are_one_line(
     [
         ("{}:NOT_A_READER", "sources: kind: {}:NOT_A_READER: has no method plan"),
         ("{}:MaxDigits", "{}:MaxDigits: source s: AttributeError|has no method plan"),
-        ("{}:Absent", "sources: kind: module '{}' .* has no 'Absent'"),
+        ("{}:Absent", r"^sources\.0\.kind: module '{}' .* has no 'Absent'"),
+        ("{}:NoPlan", "{}:NoPlan: source s: plan gave None, not Units"),
     ],
 )
 def test_faults_of_readers_are_one_line(tmp_path: Path, plugins: str, kind: str, message: str) -> None:
     source = {"name": "s", "kind": kind.format(plugins), "paths": ["x"]}
     with pytest.raises(BertmillError, match=message.replace("{}", plugins)):
         dry_run(config_of(tmp_path, source))
+
+
+def test_a_reader_without_documents_is_one_line(tmp_path: Path, plugins: str) -> None:
+    source = letters(tmp_path, plugins) | {"kind": f"{plugins}:NoRead"}
+    with pytest.raises(PluginError, match=rf"{plugins}:NoRead: .*letters\.gz: read gave None, not documents"):
+        extracted(config_of(tmp_path, source))
+
+
+@pytest.mark.parametrize("check", [dry_run, preflight])
+@pytest.mark.parametrize(
+    ("extraction", "message"),
+    [
+        ({"filters": [{"use": "{}:MaxDigits", "options": {"most": 1}}]}, r"extraction\.filters\.0: .*'most'"),
+        ({"template_functions": "{}:NO_RULES"}, "'stress' must be a template name with a function"),
+    ],
+)
+def test_filters_and_rules_are_created_before_the_build(
+    tmp_path: Path, plugins: str, check: Callable[[BuildConfig], object], extraction: Any, message: str
+) -> None:
+    """Workers use them only after hours of templates."""
+    extraction = json.loads(json.dumps(extraction).replace("{}", plugins))
+    with pytest.raises(ConfigError, match=message):
+        check(config_of(tmp_path, letters(tmp_path, plugins), extraction=extraction))
 
 
 def test_faults_of_template_rules_are_one_line(tmp_path: Path, plugins: str) -> None:

@@ -7,8 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import pytest
 
-from schemas.errors import ConfigError
-from schemas.plugins import is_plugin_name, load_plugin
+from schemas.errors import ConfigError, PluginError
+from schemas.plugins import is_plugin_name, load_plugin, plugin_errors
 
 _NUMBERS = itertools.count()
 
@@ -132,3 +132,14 @@ def test_built_in_choices_are_not_plugin_names() -> None:
     assert [is_plugin_name(name) for name in ("wikimedia", "a:B", "a.b:C", "s3://a", "a.b", "C:\\x")] == [
         False, True, True, False, False, False,
     ]  # fmt: skip
+
+
+def test_an_error_names_the_last_line_of_the_plugin_itself(package: Path) -> None:
+    """A library that the plug-in called may have raised it."""
+    (package / "calls.py").write_text("import json\ndef run():\n    return json.loads('{')\n")
+    name = f"{package.name}.calls:run"
+    run = load_plugin(name, "f").object
+    with pytest.raises(PluginError) as raised, plugin_errors(name, "file x"):
+        run()
+    assert str(raised.value).startswith(f"{name}: file x: JSONDecodeError: ")
+    assert str(raised.value).endswith(f"({package / 'calls.py'}:3)")

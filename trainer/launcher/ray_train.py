@@ -36,7 +36,7 @@ from cluster.jobs.lease import Claimant, await_free
 from cluster.ray_cluster.connection import connect
 from cluster.ray_cluster.metrics import TrainingMetrics
 from cluster.ray_cluster.resources import check_fits
-from schemas.errors import BertmillError, StorageError
+from schemas.errors import BertmillError, PluginError, StorageError
 from trainer.checkpoint.folders import newest_committed_step
 from trainer.config import TrainConfig
 from trainer.distributed.ranks import ranks_of_group
@@ -232,7 +232,11 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
     except StorageError:
         raise
     except BertmillError as error:
-        return BertmillError(str(error))
+        # Code of the user may fail on one rank alone, so its error ends the group, like an unexpected one.
+        named = failed_step(error) if isinstance(error, PluginError) else None
+        if named is None:
+            return BertmillError(str(error))
+        raise named from error
     except Exception as error:
         step_failure = failed_step(error)
         if step_failure is None:

@@ -14,13 +14,15 @@ An objective from outside the package adds a third term, see Objective.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from schemas.errors import BertmillError, PluginError
 from schemas.labels import NO_LABEL
+from schemas.plugins import is_raised_by, plugin_error
 from trainer.model.chunked_loss import TokenLosses, chunked_token_losses
 from trainer.model.microbatch import NO_SAMPLE, NO_TARGET, MicroBatch
 from trainer.model.pretraining import BertPretraining, PretrainingOutput
@@ -92,6 +94,33 @@ class Objective(nn.Module, ABC):
 
         ``hidden`` [T, hidden size] are the model's last hidden states of the packed tokens.
         """
+
+
+def per_sequence(objective: Objective, method: str, values: Any, batch: MicroBatch) -> Tensor:
+    """``values``, which ``method`` returned. Raises PluginError unless it is a number for each sequence."""
+    if isinstance(values, Tensor) and values.shape == batch.sample_ids.shape:
+        return values
+    kind = type(objective)
+    got = (
+        f"the shape {tuple(values.shape)}"
+        if isinstance(values, Tensor)
+        else f"the type {type(values).__name__}"
+    )
+    raise PluginError(
+        f"{kind.__module__}:{kind.__name__}: {method} returned {got}; it must return a tensor of the shape "
+        f"({batch.sequences},), with a number for each sequence"
+    )
+
+
+def of_objective(use: str, error: Exception) -> Exception:
+    """``error``, or a PluginError of one line if the code of the objective ``use`` raised it.
+
+    Errors of the device pass through, because they may appear at any line and a restart may fix them.
+    """
+    passes = (BertmillError, torch.OutOfMemoryError, torch.AcceleratorError, MemoryError)
+    if isinstance(error, passes) or not is_raised_by(use, error):
+        return error
+    return plugin_error(use, "objective", error)
 
 
 def batch_totals(batches: list[MicroBatch]) -> Tensor:
@@ -250,7 +279,7 @@ class ObjectiveLoss(PretrainingLoss):
         hidden = self.model.encode(batch)
         masked = hidden.index_select(0, batch.masked_index)
         pretraining = self._after_encoder(masked, self.model.first_tokens(hidden, batch), batch, totals)
-        losses = objective(self.model, hidden, batch).float()
+        losses = per_sequence(objective, "forward", objective(self.model, hidden, batch), batch).float()
         loss = self._pretraining_weight * pretraining.loss
         loss = loss + self._weight * losses.sum() / totals.clamp(min=1)[3]
         with torch.no_grad():

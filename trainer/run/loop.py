@@ -27,7 +27,7 @@ from trainer.distributed.sharding import unsharded
 from trainer.evaluation.held_out import ALL, evaluate_until
 from trainer.hooks import CommitAnnouncer, Hooks
 from trainer.model.attention import Kernel
-from trainer.model.objectives import Targets
+from trainer.model.objectives import Targets, of_objective
 from trainer.monitoring.records import Ended, Evaluated, Profiled, Saving, Warned
 from trainer.monitoring.run_log import RunLog
 from trainer.monitoring.start_times import StartTimes
@@ -225,8 +225,12 @@ class Trainer:
         try:
             return self.step()
         except Exception as error:
-            error.add_note(f"in optimizer step {number}")
-            raise
+            section = self.config.objective
+            failure = of_objective(section.use, error) if section else error
+            failure.add_note(f"in optimizer step {number}")
+            if failure is error:
+                raise
+            raise failure from error
 
     def step(self) -> bool:
         """Does one optimizer step. Returns true when the ranks agreed to stop after it."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from schemas.errors import BertmillError, ConfigError
-from schemas.plugins import load_plugin
+from schemas.plugins import load_plugin, plugin_error
 from schemas.randomness import key_from_text
 from trainer.checkpoint.manifest import RunState
 from trainer.config import TrainConfig
@@ -31,7 +31,7 @@ from trainer.model.attention import Kernel
 from trainer.model.config import ModelConfig
 from trainer.model.distillation import DistillationLoss, DistillationWeights
 from trainer.model.microbatch import MicroBatch
-from trainer.model.objectives import Objective, ObjectiveLoss, PretrainingLoss
+from trainer.model.objectives import Objective, ObjectiveLoss, PretrainingLoss, per_sequence
 from trainer.model.pretraining import BertPretraining
 from trainer.optim.ema import WeightAverage
 from trainer.optim.optimizers import build_optimizer
@@ -79,7 +79,10 @@ class Network:
     def count_objective_targets(self, batches: Sequence[MicroBatch]) -> int:
         """Targets of the added objective in ``batches``, which are in host memory. 0 without an objective."""
         objective = self.objective
-        return 0 if objective is None else sum(int(objective.count_targets(b).sum()) for b in batches)
+        if objective is None:
+            return 0
+        counts = (per_sequence(objective, "count_targets", objective.count_targets(b), b) for b in batches)
+        return sum(int(count.sum()) for count in counts)
 
 
 @dataclass(frozen=True)
@@ -292,10 +295,16 @@ def load_objective(config: TrainConfig, model: ModelConfig) -> LoadedObjective |
     if section is None:
         return None
     plugin = load_plugin(section.use, "objective.use")
+    missing = sorted(getattr(plugin.object, "__abstractmethods__", ()))
+    if missing:
+        raise ConfigError(f"objective.use: {section.use} lacks {', '.join(missing)}")
     try:
         module = plugin.object(model, **section.settings)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"objective: {section.use} does not accept the settings: {error}") from error
+    except Exception as error:
+        # Third-party code may raise anything.
+        raise plugin_error(section.use, "objective", error) from error
     if not isinstance(module, Objective):
         raise ConfigError(f"objective.use: {section.use} is not a trainer.model.objectives.Objective")
     return LoadedObjective(module, plugin.sha256)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from schemas.errors import ConfigError
+from schemas.errors import BertmillError, ConfigError
 from tests.trainer.models import VOCAB, small_model
 from tests.trainer.packing import pack, random_rows
 from tests.trainer.runs import History, phase, train_config
@@ -19,7 +19,7 @@ from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
 from trainer.hooks import Hooks
 from trainer.model.microbatch import MicroBatch
-from trainer.model.objectives import STATISTICS, ObjectiveLoss, Targets
+from trainer.model.objectives import STATISTICS, ObjectiveLoss, Targets, of_objective
 from trainer.run.loop import Outcome, train
 from trainer.startup.setup import preflight
 
@@ -150,3 +150,62 @@ def test_a_mistake_is_one_line_before_training(
     with pytest.raises(ConfigError, match=problem) as raised:
         preflight(settings)
     assert "\n" not in str(raised.value)
+
+
+FAULTS = """
+from abc import abstractmethod
+from tests.trainer.segment_objective import SegmentObjective
+
+class InitRaises(SegmentObjective):
+    def __init__(self, config, width):
+        raise KeyError("width")
+
+class Abstract(SegmentObjective):
+    @abstractmethod
+    def forward(self, model, hidden, batch): ...
+
+class ForwardRaises(SegmentObjective):
+    def forward(self, model, hidden, batch):
+        return {}["x"]
+
+class CountRaises(SegmentObjective):
+    def count_targets(self, batch):
+        return batch.nothing
+
+class Scalar(SegmentObjective):
+    def forward(self, model, hidden, batch):
+        return super().forward(model, hidden, batch).sum()
+
+class Number(SegmentObjective):
+    def count_targets(self, batch):
+        return 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("InitRaises", r"faults:InitRaises: objective: KeyError: 'width' \(.*faults\.py:7\)"),
+        ("Abstract", r"objective\.use: faults:Abstract lacks forward"),
+        ("ForwardRaises", r"faults:ForwardRaises: objective: KeyError: 'x' \(.*faults\.py:15\)"),
+        ("CountRaises", r"faults:CountRaises: objective: AttributeError: .*nothing.* \(.*faults\.py:19\)"),
+        ("Scalar", r"faults:Scalar: forward returned the shape \(\); it must return .* shape \(\d+,\)"),
+        ("Number", r"faults:Number: count_targets returned the type int; it must return a tensor"),
+    ],
+)
+def test_a_fault_of_an_objective_is_one_line(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str
+) -> None:
+    (tmp_path / "faults.py").write_text(FAULTS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "faults", raising=False)
+    with pytest.raises(BertmillError, match=message) as raised:
+        run(config(tmp_path, manifest, use=f"faults:{name}"))
+    assert "\n" not in str(raised.value)
+    sys.modules.pop("faults", None)
+
+
+def test_an_error_of_the_device_is_not_the_objectives() -> None:
+    """The loop halves micro-batches after it."""
+    error = torch.OutOfMemoryError("out of memory")
+    assert of_objective(USE, error) is error
