@@ -1,5 +1,8 @@
 """The errors that a user can cause or encounter. Each is printed as one line without a traceback."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from schemas.redaction import redact
 
 
@@ -52,3 +55,12 @@ class PluginError(BertmillError):
 
 class ClusterError(BertmillError):
     """A Ray cluster that does not answer, refuses the token, or fails a submitted job."""
+
+
+def reason_of(problem: Mapping[str, Any]) -> str:
+    """The reason in one of the errors that pydantic lists, without its label for a ValueError.
+
+    >>> reason_of({"type": "value_error", "msg": "Value error, [UNK] is missing"})
+    '[UNK] is missing'
+    """
+    return str(problem["msg"]).removeprefix("Value error, ")

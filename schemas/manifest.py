@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from schemas.attribute_docs import DescribedJsonSchema
-from schemas.errors import CorpusError
+from schemas.errors import CorpusError, reason_of
 from schemas.instance_counts import Count, InstanceCounts
 from schemas.json_text import parse_json
 from schemas.vocabulary import SPECIAL_TOKENS
@@ -339,7 +339,7 @@ def _first_problem(error: ValidationError) -> str:
     """``$.sets[0].rows: Input should be ...``."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-    return f"${place}: {first['msg'][:300]}"
+    return f"${place}: {reason_of(first)[:300]}"
 
 
 def _matches_seal(raw: bytes, digest: str) -> bool:

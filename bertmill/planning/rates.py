@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, reason_of
 
 RATES_PATH = Path(__file__).with_name("rates.json")
 
@@ -186,4 +186,4 @@ def load_rates(path: Path = RATES_PATH) -> Rates:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        raise ConfigError(f"{path}: {'.'.join(map(str, first['loc']))}: {reason_of(first)}") from error

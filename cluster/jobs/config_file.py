@@ -1,5 +1,6 @@
 """Reads a job's YAML config with strict keys, checked ranges, and dotted overrides from the command line."""
 
+import difflib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from cluster import storage
 from cluster.jobs.paths import expand_location
 from schemas.attribute_docs import attribute_docs
-from schemas.errors import ConfigError
+from schemas.errors import ConfigError, reason_of
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -93,12 +94,27 @@ def validate(
         field = _dotted(first["loc"])
         more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
         if first["type"] == "extra_forbidden":
-            problem = "unknown field"
+            problem = f"unknown field{_suggestion(model, first['loc'])}"
         else:
             problem = f"{first['msg']}, got {first['input']!r:.80}"
-            problem = first["msg"] if first["type"] in ("missing", "value_error") else problem
+            if first["type"] in ("missing", "value_error"):
+                problem = reason_of(first)
         where = f"{origin}: {field}" if field else origin
         raise ConfigError(f"{where}: {problem}{more}") from error
+
+
+def _suggestion(model: type[BaseModel], place: tuple[int | str, ...]) -> str:
+    """A question about the field that is most similar to the unknown one at ``place``, or nothing."""
+    section = model
+    for part in place[:-1]:
+        if isinstance(part, str):
+            field = section.model_fields.get(part)
+            nested = _section_of(field.annotation) if field else None
+            if nested is None:
+                return ""
+            section = nested[0]
+    similar = difflib.get_close_matches(str(place[-1]), section.model_fields, 1)
+    return f"; did you mean {similar[0]}?" if similar else ""
 
 
 def _dotted(place: tuple[int | str, ...]) -> str:

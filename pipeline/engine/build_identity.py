@@ -17,7 +17,7 @@ from pipeline.engine.commit import stable_hash
 from pipeline.plugins import plugin_versions
 from schemas.columns.documents import DOCUMENTS_VERSION
 from schemas.columns.shards import SHARDS_VERSION
-from schemas.errors import ConfigError, CorpusError
+from schemas.errors import ConfigError, CorpusError, reason_of
 from schemas.manifest import MANIFEST_VERSION
 from schemas.redaction import public_fields, public_uri
 from schemas.versions import CODE_VERSION
@@ -59,7 +59,7 @@ class BuildIdentity:
         except FileNotFoundError:
             return
         except ValidationError as error:
-            problem = error.errors(include_url=False)[0]["msg"]
+            problem = reason_of(error.errors(include_url=False)[0])
             raise CorpusError(f"{uri}: not the identity of a build: {problem}") from error
         if owner.config_hash != self.config_hash:
             changed = ", ".join(differences(owner.config, self.config)) or "the versions of the formats"

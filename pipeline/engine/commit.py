@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from cluster import scratch, storage
-from schemas.errors import CorpusError, StorageError
+from schemas.errors import CorpusError, StorageError, reason_of
 from schemas.redaction import public_fields
 from schemas.versions import CODE_VERSION
 
@@ -117,7 +117,9 @@ class StageFolder(Generic[Counts]):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(map(str, first["loc"]))
-            raise CorpusError(f"{uri}: not a marker of a finished unit: {field}: {first['msg']}") from error
+            raise CorpusError(
+                f"{uri}: not a marker of a finished unit: {field}: {reason_of(first)}"
+            ) from error
         if marker.stage_hash != self.stage_hash or marker.unit_id != unit_id:
             raise CorpusError(f"{uri}: marker of another unit or config; remove the folder to rebuild it")
         return marker

@@ -16,7 +16,7 @@ from pipeline.engine.build_identity import differences
 from pipeline.engine.commit import StageFolder
 from pipeline.stages.extract import UnitCounts
 from pipeline.stages.signatures import PreviousSignatures, SignatureCounts, SignatureStage
-from schemas.errors import BertmillError, ConfigError, CorpusError
+from schemas.errors import BertmillError, ConfigError, CorpusError, reason_of
 from schemas.manifest import MANIFEST_NAME
 from schemas.redaction import public_uri
 
@@ -150,7 +150,7 @@ def _parse_pointer(uri: str, kind: type[_AnyPointer]) -> _AnyPointer:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
         raise CorpusError(f"previous: {public_uri(uri)}: damaged, or of another version: {field}: "
-                          f"{first['msg']}; remove `previous`") from error  # fmt: skip
+                          f"{reason_of(first)}; remove `previous`") from error  # fmt: skip
 
 
 def _changes(pointer: _Pointer, config: BuildConfig) -> list[str]:

@@ -94,7 +94,7 @@ def test_an_older_manifest_is_refused_with_what_to_do() -> None:
 def test_a_missing_special_token_is_named() -> None:
     content = with_set()
     content["vocabulary"]["special_ids"] = {"[PAD]": 0}
-    with pytest.raises(CorpusError, match=r"\$\.vocabulary\.special_ids: Value error, \[UNK\] is missing"):
+    with pytest.raises(CorpusError, match=r"\$\.vocabulary\.special_ids: \[UNK\] is missing"):
         sealed(content)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, reason_of
 from schemas.json_text import parse_json
 
 FORMAT = 2
@@ -177,7 +177,7 @@ class Manifest(_Header):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"] if part != "[key]")
-            raise CheckpointError(f"{uri}: not a checkpoint manifest: {field}: {first['msg']}") from error
+            raise CheckpointError(f"{uri}: not a checkpoint manifest: {field}: {reason_of(first)}") from error
 
 
 def _digest(body: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, reason_of
 from trainer.export.families import FAMILIES, OFFSET_FAMILIES, Family, type_rows
 from trainer.model.config import ModelConfig
 
@@ -325,7 +325,7 @@ def _first(error: ValidationError, fields: Mapping[str, Any]) -> str:
     field = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{field}: unknown field, so the model may compute something else"
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = reason_of(first)
     if first["loc"] and str(first["loc"][0]) in fields:
         return f"{field}: {reason}, got {first['input']!r:.80}"
     return f"{field}: {reason}" if field else reason

@@ -50,7 +50,9 @@ def load_tokenizer(folder: str) -> Tokenizer:
 def _converted(folder: str, uri: str) -> Tokenizer:
     """The tokenizer of the vocab.txt, vocab.json or SentencePiece model in a local folder."""
     if not any((Path(folder) / name).is_file() for name in _VOCABULARIES):
-        raise InputError(f"{uri}: no such file; a tokenizer folder needs it")
+        raise InputError(
+            f"{uri}: no such file; a tokenizer folder needs it; export a run first: bertmill export RUN --to DIR"
+        )
     try:
         from transformers import AutoTokenizer
 

@@ -231,17 +231,15 @@ def work(settings: dict[str, Any]) -> Outcome | BertmillError:
             outcome = train(config, ranks, hooks)
     except StorageError:
         raise
-    except BertmillError as error:
-        # Code of the user may fail on one rank alone, so its error ends the group, like an unexpected one.
-        named = failed_step(error) if isinstance(error, PluginError) else None
-        if named is None:
-            return BertmillError(str(error))
-        raise named from error
     except Exception as error:
-        step_failure = failed_step(error)
-        if step_failure is None:
-            raise
-        raise step_failure from error
+        # Plug-ins may fail on one rank alone, so their errors end the group, like unexpected ones.
+        expected = isinstance(error, BertmillError) and not isinstance(error, PluginError)
+        step_failure = None if expected else failed_step(error)
+        if step_failure is not None:
+            raise step_failure from error
+        if isinstance(error, BertmillError):
+            return BertmillError(str(error))
+        raise
     if outcome.status == "stopped" and drain.node_leaving:
         # A normal return would end the job. Ray attributes an error shortly before a preemption to the
         # preemption and does not count it as a failure. A pending stop request reaches the next group.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pydantic import ValidationError
 
 from cluster import storage
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, reason_of
 from schemas.json_text import parse_json
 from trainer.monitoring.records import EVENTS, LOG_VERSION, AnyEvent, Evaluated, Samples, StepRecord
 
@@ -81,4 +81,4 @@ def _parse(line: bytes, place: str, attempt: int) -> StepRecord | AnyEvent:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise CheckpointError(f"{place}: not a line of a log: {field}: {first['msg']}") from error
+        raise CheckpointError(f"{place}: not a line of a log: {field}: {reason_of(first)}") from error

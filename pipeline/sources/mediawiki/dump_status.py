@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from cluster import storage
-from schemas.errors import InputError
+from schemas.errors import InputError, reason_of
 from schemas.json_text import parse_json
 from schemas.redaction import has_query
 
@@ -65,7 +65,7 @@ def read_jobs(raw: bytes, status_uri: str) -> dict[str, Job]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         field = ".".join(map(str, first["loc"]))
-        reason = f"{field}: {first['msg']}" if field else first["msg"]
+        reason = f"{field}: {reason_of(first)}" if field else reason_of(first)
         raise InputError(f"{status_uri}: not a status file of a dump: {reason}") from error
     except ValueError as error:
         raise InputError(f"{status_uri}: not a status file of a dump: {error}") from error

@@ -43,10 +43,12 @@ def test_overrides_reach_sections_and_list_items(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "override", "message"),
     [
-        ("name: a\nnam: b\n", [], "nam: unknown field"),
+        ("name: a\nnam: b\n", [], "nam: unknown field; did you mean name?"),
+        ("name: a\nzzz: b\n", [], "zzz: unknown field"),
         ("inner: {}\n", [], "name: Field required"),
         ("name: a\ninner: {size: 0}\n", [], "inner.size: Input should be greater than or equal to 1, got 0"),
-        ("name: a\ninner: {siez: 4}\n", [], "inner.siez: unknown field"),
+        ("name: a\ninner: {siez: 4}\n", [], "inner.siez: unknown field; did you mean size?"),
+        ("name: a\nmany: [{siz: 1}]\n", [], "many.0.siz: unknown field; did you mean size?"),
         ("name: a\nmany: [{size: 1}, {size: x}]\n", [], "many.1.size"),
         ("- a\n", [], "must be a mapping"),
         ("name: [a\n", [], r"c.yaml:2: not YAML"),

@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, reason_of
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.inputs.examples import Column
 from trainer.recipe_config import Section
@@ -56,4 +56,4 @@ def settings_of(config: Mapping[str, Any], uri: str, positions: int) -> TaskSett
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join([*SETTINGS, *map(str, first["loc"])])
-        raise CheckpointError(f"{uri}: {field}: {first['msg']}") from error
+        raise CheckpointError(f"{uri}: {field}: {reason_of(first)}") from error
