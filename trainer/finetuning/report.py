@@ -1,0 +1,119 @@
+"""The results of a fine-tuning as typed classes: seed-N.json and results.json."""
+
+import statistics
+from collections.abc import Sequence
+from typing import Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from cluster import storage
+from schemas.errors import CheckpointError
+from trainer.finetuning.config import FinetuneConfig
+
+RESULTS_NAME = "results.json"
+
+_Kind = TypeVar("_Kind")
+
+
+class Record(BaseModel):
+    """A part of a file of results. A missing, unknown or mistyped field is an error. A number may be NaN."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file, without the fields that were not given."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+def read_record(kind: type[_Kind], uri: str, remedy: str) -> _Kind:
+    """The JSON file ``uri`` as a ``kind``. Raises CheckpointError with the first bad field and ``remedy``."""
+    try:
+        return TypeAdapter(kind).validate_json(storage.read_bytes(uri))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        problem = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        raise CheckpointError(f"{uri}: damaged, or of another version: {problem}; {remedy}") from error
+
+
+class SeedResult(Record):
+    """One training run, the content of seed-N.json."""
+
+    seed: int
+    best_epoch: int
+    """From 1."""
+    validation: dict[str, float]
+    test: dict[str, dict[str, float]]
+    """Figures by test set."""
+    epochs: tuple[dict[str, float], ...]
+    """Validation figures after each epoch."""
+    losses: tuple[float, ...]
+    """Mean training loss of each epoch."""
+
+
+class Spread(Record):
+    """A figure over the seeds."""
+
+    count: int
+    """Seeds."""
+    median: float
+    mean: float
+    deviation: float
+    """Sample deviation, 0 for one seed."""
+    best: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self:
+        """The spread of one or more ``values``. The largest is the best."""
+        return cls(
+            count=len(values),
+            median=statistics.median(values),
+            mean=statistics.fmean(values),
+            deviation=statistics.stdev(values) if len(values) > 1 else 0.0,
+            best=max(values),
+        )
+
+
+def spreads(figures: Sequence[dict[str, float]]) -> dict[str, Spread]:
+    """The spread of each metric over the ``figures`` of all seeds."""
+    return {metric: Spread.of([one[metric] for one in figures]) for metric in figures[0]}
+
+
+class FinetuneReport(Record):
+    """The content of results.json: the finished seeds, and a summary over them."""
+
+    task: str
+    metric: str
+    """The metric that chooses the best epoch."""
+    complete: bool
+    """Whether all seeds of the config are finished."""
+    examples: dict[str, int]
+    """Examples by set."""
+    config: FinetuneConfig
+    summary: dict[str, dict[str, Spread]]
+    """Metrics by set."""
+    seeds: tuple[SeedResult, ...]
+
+    @classmethod
+    def of(
+        cls, config: FinetuneConfig, metric: str, results: Sequence[SeedResult], examples: dict[str, int]
+    ) -> Self:
+        """The report on the finished seeds."""
+        sets: dict[str, list[dict[str, float]]] = {}
+        for result in results:
+            sets.setdefault("validation", []).append(result.validation)
+            for name, figures in result.test.items():
+                sets.setdefault(f"test/{name}" if name else "test", []).append(figures)
+        return cls(
+            task=config.task,
+            metric=metric,
+            complete={result.seed for result in results} == set(config.seeds),
+            examples=examples,
+            config=config,
+            summary={name: spreads(figures) for name, figures in sets.items()},
+            seeds=tuple(results),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of results.json. It has the number of seeds once, as the length of ``seeds``."""
+        count = {"summary": {"__all__": {"__all__": {"count"}}}}
+        return self.model_dump(mode="json", exclude=count)
