@@ -31,7 +31,8 @@ def read_record(kind: type[_Kind], uri: str, remedy: str) -> _Kind:
         return TypeAdapter(kind).validate_json(storage.read_bytes(uri))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        problem = ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
+        place = ".".join(map(str, first["loc"]))
+        problem = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
         raise CheckpointError(f"{uri}: damaged, or of another version: {problem}; {remedy}") from error
 
 

@@ -149,9 +149,7 @@ def test_a_stopped_scorecard_resumes(pretrained: str, tmp_path: Path) -> None:
     )
     assert not stopped.complete
     assert 0 < stopped.jobs.finished < 4
-    assert (
-        f"Incomplete: {stopped.jobs.finished} of 4 jobs" in (tmp_path / "out/scorecard.md").read_text()
-    )
+    assert f"Incomplete: {stopped.jobs.finished} of 4 jobs" in (tmp_path / "out/scorecard.md").read_text()
     lines: list[str] = []
     card = make_scorecard(settings(pretrained), "glue", data, out, print_line=lines.append)
     assert f"{stopped.jobs.finished} of 4 jobs are already done" in lines
@@ -246,6 +244,33 @@ def test_another_model_needs_another_folder(
     )
     assert main(words) == 2
     assert "another set of files for rte; choose another --out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("jobs/rte-lr0.001-seed1/job.json", "{", "Invalid JSON: "),
+        ("jobs/rte-lr0.001-seed1/job.json", '{"finished": true}', "seconds: Field required; delete it"),
+        (
+            "jobs/rte-lr0.001-seed1/job.json",
+            '{"finished": true, "seconds": 1.5}',
+            "a finished job needs validation and test; delete it to run the job again",
+        ),
+        ("identity.json", '{"suite": 1}', "suite: Input should be a valid string; choose another --out"),
+    ],
+)
+def test_a_damaged_file_is_one_line(
+    name: str, content: str, problem: str, pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glue_folder(tmp_path / "data")
+    damaged = tmp_path / "out" / name
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text(content)
+    assert main(command(pretrained, "glue", tmp_path, "--seeds", "1", "--tasks", "rte")) == 2
+    error = capsys.readouterr().err
+    assert f"{damaged}: damaged, or of another version: " in error
+    assert problem in error
+    assert error.count("\n") == 1
 
 
 def test_three_tasks_start_from_an_nli_model(pretrained: str, tmp_path: Path) -> None:

@@ -142,6 +142,26 @@ def test_a_damaged_state_is_one_line(pretrained: str, tmp_path: Path, files: dic
         finetune(run)
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("seeds/seed-1.json", '{"seed": 1', "Invalid JSON.*; delete it to train the seed again"),
+        ("seeds/seed-1.json", "[]", "Input should be an object"),
+        ("seeds/seed-1.json", '{"seed": 1}', "best_epoch: Field required"),
+        ("seeds/seed-1.json", '{"seed": "1"}', "seed: Input should be a valid integer"),
+        ("run.json", "[]", "Input should be an object.*; choose another output, or delete the folder"),
+    ],
+)
+def test_a_damaged_result_is_one_line(
+    name: str, content: str, problem: str, pretrained: str, tmp_path: Path, files: dict[str, Any]
+) -> None:
+    run = settings(pretrained, tmp_path, files)
+    (tmp_path / "out" / "seeds").mkdir(parents=True)
+    (tmp_path / "out" / name).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{name}: damaged, or of another version: {problem}"):
+        finetune(run)
+
+
 def test_another_model_in_the_output_is_kept(pretrained: str, tmp_path: Path, files: dict[str, Any]) -> None:
     run = settings(pretrained, tmp_path, files)
     (tmp_path / "out" / "model").mkdir(parents=True)
