@@ -21,7 +21,7 @@ from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.progress import Event, line_of
-from trainer.finetuning.report import read_record
+from trainer.finetuning.records import read_record
 from trainer.finetuning.run import finetune
 
 logger = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 
 from bertmill.scorecard.records import Scorecard, TaskSummary
-from trainer.finetuning.report import Spread
+from trainer.finetuning.records import Spread
 
 _STYLE = """
 body{font:15px/1.45 system-ui,sans-serif;margin:2em auto;max-width:70em;padding:0 1em;color:#222}

@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from bertmill.scorecard.published import Published
-from trainer.finetuning.report import Record, Spread
+from trainer.finetuning.records import Record, Spread
 
 
 @dataclass(frozen=True)

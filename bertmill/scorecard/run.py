@@ -17,7 +17,7 @@ from bertmill.scorecard.summary import summarize
 from cluster import storage
 from schemas.errors import ConfigError
 from trainer.export.load_model import content_digest, load_model
-from trainer.finetuning.report import read_record
+from trainer.finetuning.records import read_record
 
 _IDENTITY = "identity.json"
 

@@ -6,7 +6,7 @@ from bertmill.scorecard.jobs import Job, failure_of, result_of
 from bertmill.scorecard.layouts import TaskFiles
 from bertmill.scorecard.published import PUBLISHED
 from bertmill.scorecard.records import GridRow, JobCounts, JobRecord, Scorecard, TaskSummary
-from trainer.finetuning.report import Spread, spreads
+from trainer.finetuning.records import Spread, spreads
 
 ENGLISH = ("en", "eng", "eng_Latn", "en ewt")
 

@@ -20,7 +20,7 @@ from trainer.finetuning.heads.inference import head_outputs
 from trainer.finetuning.heads.model import TaskModel, freeze, reinitialize, with_dropout
 from trainer.finetuning.inputs.encoding import Encoded, pack_encoded
 from trainer.finetuning.progress import Clock, EpochDone, Event, StepDone
-from trainer.finetuning.report import SeedResult
+from trainer.finetuning.records import SeedResult
 from trainer.finetuning.results import RunFolder
 from trainer.finetuning.tasks.kinds import EncodedSet, Metrics, TaskKind
 from trainer.model.pretraining import BertPretraining

@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import JsonValue
@@ -17,9 +17,10 @@ from pydantic import JsonValue
 from cluster import storage
 from schemas.errors import CheckpointError, ConfigError
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.report import RESULTS_NAME, FinetuneReport, SeedResult, read_record
+from trainer.finetuning.records import Record, SeedResult, Spread, read_record, spreads
 from trainer.finetuning.tasks.kinds import EncodedSet
 
+RESULTS_NAME = "results.json"
 _RUN_NAME = "run.json"
 _SEEDS = "seeds"
 # Fields that may change from one start to the next. Files and models are compared by digest, not by name.
@@ -49,6 +50,47 @@ def _digest(data: EncodedSet) -> str:
     for encoded in data.inputs:
         digest.update(repr((encoded.ids, encoded.type_ids, encoded.targets, encoded.example)).encode())
     return digest.hexdigest()
+
+
+class FinetuneReport(Record):
+    """The content of results.json: the finished seeds, and a summary over them."""
+
+    task: str
+    metric: str
+    """The metric that chooses the best epoch."""
+    complete: bool
+    """Whether all seeds of the config are finished."""
+    examples: dict[str, int]
+    """Examples by set."""
+    config: FinetuneConfig
+    summary: dict[str, dict[str, Spread]]
+    """Metrics by set."""
+    seeds: tuple[SeedResult, ...]
+
+    @classmethod
+    def of(
+        cls, config: FinetuneConfig, metric: str, results: Sequence[SeedResult], examples: dict[str, int]
+    ) -> Self:
+        """The report on the finished seeds."""
+        sets: dict[str, list[dict[str, float]]] = {}
+        for result in results:
+            sets.setdefault("validation", []).append(result.validation)
+            for name, figures in result.test.items():
+                sets.setdefault(f"test/{name}" if name else "test", []).append(figures)
+        return cls(
+            task=config.task,
+            metric=metric,
+            complete={result.seed for result in results} == set(config.seeds),
+            examples=examples,
+            config=config,
+            summary={name: spreads(figures) for name, figures in sets.items()},
+            seeds=tuple(results),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of results.json. It has the number of seeds once, as the length of ``seeds``."""
+        count = {"summary": {"__all__": {"__all__": {"count"}}}}
+        return self.model_dump(mode="json", exclude=count)
 
 
 class RunFolder:

@@ -9,8 +9,8 @@ from trainer.export.tokenizer_folder import load_tokenizer
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.loop import SeedTraining, Stopped, steps_per_epoch
 from trainer.finetuning.progress import Clock, Event, SeedDone
-from trainer.finetuning.report import RESULTS_NAME, FinetuneReport, SeedResult
-from trainer.finetuning.results import RunFolder, identity_of
+from trainer.finetuning.records import SeedResult
+from trainer.finetuning.results import RESULTS_NAME, FinetuneReport, RunFolder, identity_of
 from trainer.finetuning.saved.export import check_task_export, export_task_model
 from trainer.finetuning.saved.settings import TaskSettings
 from trainer.finetuning.tasks.kinds import KINDS, EncodedSet, TaskKind

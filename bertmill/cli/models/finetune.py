@@ -8,7 +8,7 @@ from cluster.jobs import shutdown
 from cluster.jobs.config_file import load_config
 
 if TYPE_CHECKING:
-    from trainer.finetuning.report import FinetuneReport
+    from trainer.finetuning.results import FinetuneReport
 
 _TIMEOUT_SECONDS = 1800.0
 """A process that does not answer for this long counts as dead."""
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _show(report: "FinetuneReport", output: str) -> None:
-    from trainer.finetuning.report import RESULTS_NAME
+    from trainer.finetuning.results import RESULTS_NAME
 
     for name, figures in report.summary.items():
         for metric, spread in figures.items():

@@ -1,4 +1,7 @@
-"""The results of a fine-tuning as typed classes: seed-N.json and results.json."""
+"""The records of fine-tuning runs: the figures of a seed, and their spread over seeds.
+
+This module does not import torch, so that programs that only read results start quickly.
+"""
 
 import statistics
 from collections.abc import Sequence
@@ -8,9 +11,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from cluster import storage
 from schemas.errors import CheckpointError
-from trainer.finetuning.config import FinetuneConfig
-
-RESULTS_NAME = "results.json"
 
 _Kind = TypeVar("_Kind")
 
@@ -77,44 +77,3 @@ class Spread(Record):
 def spreads(figures: Sequence[dict[str, float]]) -> dict[str, Spread]:
     """The spread of each metric over the ``figures`` of all seeds."""
     return {metric: Spread.of([one[metric] for one in figures]) for metric in figures[0]}
-
-
-class FinetuneReport(Record):
-    """The content of results.json: the finished seeds, and a summary over them."""
-
-    task: str
-    metric: str
-    """The metric that chooses the best epoch."""
-    complete: bool
-    """Whether all seeds of the config are finished."""
-    examples: dict[str, int]
-    """Examples by set."""
-    config: FinetuneConfig
-    summary: dict[str, dict[str, Spread]]
-    """Metrics by set."""
-    seeds: tuple[SeedResult, ...]
-
-    @classmethod
-    def of(
-        cls, config: FinetuneConfig, metric: str, results: Sequence[SeedResult], examples: dict[str, int]
-    ) -> Self:
-        """The report on the finished seeds."""
-        sets: dict[str, list[dict[str, float]]] = {}
-        for result in results:
-            sets.setdefault("validation", []).append(result.validation)
-            for name, figures in result.test.items():
-                sets.setdefault(f"test/{name}" if name else "test", []).append(figures)
-        return cls(
-            task=config.task,
-            metric=metric,
-            complete={result.seed for result in results} == set(config.seeds),
-            examples=examples,
-            config=config,
-            summary={name: spreads(figures) for name, figures in sets.items()},
-            seeds=tuple(results),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """The content of results.json. It has the number of seeds once, as the length of ``seeds``."""
-        count = {"summary": {"__all__": {"__all__": {"count"}}}}
-        return self.model_dump(mode="json", exclude=count)
