@@ -1,4 +1,4 @@
-"""The records of fine-tuning runs: the figures of a seed, and their spread over seeds.
+"""The records of fine-tuning runs: the metrics of a seed, and their spread over seeds.
 
 This module does not import torch, so that programs that only read results start quickly.
 """
@@ -44,15 +44,15 @@ class SeedResult(Record):
     """From 1."""
     validation: dict[str, float]
     test: dict[str, dict[str, float]]
-    """Figures by test set."""
+    """Metrics by test set."""
     epochs: tuple[dict[str, float], ...]
-    """Validation figures after each epoch."""
+    """Validation metrics after each epoch."""
     losses: tuple[float, ...]
     """Mean training loss of each epoch."""
 
 
 class Spread(Record):
-    """A figure over the seeds."""
+    """A metric over the seeds."""
 
     count: int
     """Seeds."""
@@ -74,6 +74,6 @@ class Spread(Record):
         )
 
 
-def spreads(figures: Sequence[dict[str, float]]) -> dict[str, Spread]:
-    """The spread of each metric over the ``figures`` of all seeds."""
-    return {metric: Spread.of([one[metric] for one in figures]) for metric in figures[0]}
+def spreads(metrics: Sequence[dict[str, float]]) -> dict[str, Spread]:
+    """The spread of each of the ``metrics``, given for each seed."""
+    return {name: Spread.of([one[name] for one in metrics]) for name in metrics[0]}

@@ -75,15 +75,15 @@ class FinetuneReport(Record):
         sets: dict[str, list[dict[str, float]]] = {}
         for result in results:
             sets.setdefault("validation", []).append(result.validation)
-            for name, figures in result.test.items():
-                sets.setdefault(f"test/{name}" if name else "test", []).append(figures)
+            for name, metrics in result.test.items():
+                sets.setdefault(f"test/{name}" if name else "test", []).append(metrics)
         return cls(
             task=config.task,
             metric=metric,
             complete={result.seed for result in results} == set(config.seeds),
             examples=examples,
             config=config,
-            summary={name: spreads(figures) for name, figures in sets.items()},
+            summary={name: spreads(of_seeds) for name, of_seeds in sets.items()},
             seeds=tuple(results),
         )
 

@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(report: "FinetuneReport", output: str) -> None:
     from trainer.finetuning.results import RESULTS_NAME
 
-    for name, figures in report.summary.items():
-        for metric, spread in figures.items():
+    for name, metrics in report.summary.items():
+        for metric, spread in metrics.items():
             if metric == report.metric or name != "validation":
                 print(
                     f"{name}  {metric}: median {spread.median:.4f}  mean {spread.mean:.4f}"
