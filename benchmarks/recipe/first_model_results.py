@@ -13,7 +13,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from pipeline.report.line_chart import Line, line_chart
+from trainer.finetuning.records import SeedResult, read_record
 from trainer.monitoring.history import read_history
 
 Record = dict[str, Any]
@@ -24,14 +27,19 @@ _STYLE = "font:12px sans-serif;background:#fff"
 _STARTED = ("time", "attempt", "world_size", "step", "kernel", "parameters")
 
 
+class Finetuned(BaseModel):
+    """The part of a fine-tuning's results.json that the pages need."""
+
+    seeds: tuple[SeedResult, ...]
+
+
 def scores(folder: Path) -> dict[str, Any]:
     """Of ``folder``/MODEL-TASK-SEED/results.json: each metric by model, task and set, over the seeds."""
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for path in sorted(folder.glob("*/results.json")):
         model, task, _ = path.parent.name.rsplit("-", 2)
-        report = json.loads(path.read_text(encoding="utf-8"))
-        for one in report["seeds"]:
-            sets = {"validation": one["validation"], **one["test"]}
+        for one in read_record(Finetuned, str(path), "run the fine-tuning again").seeds:
+            sets = {"validation": one.validation, **one.test}
             for name, figures in sets.items():
                 for metric, value in figures.items():
                     found[f"{model} {task}"][f"{name} {metric}"].append(value)

@@ -2,11 +2,20 @@
 
 from typing import Any
 
+from pydantic import BaseModel
+
 from benchmarks.recipe.first_model_results import run_summary
 from benchmarks.recipe.settings import Call
 from benchmarks.recipe.state import State
+from bertmill.scorecard.records import TaskSummary
 from trainer.monitoring.history import read_history
 from trainer.monitoring.records import StepRecord
+
+
+class Scored(BaseModel):
+    """The part of scorecard.json that the page needs."""
+
+    tasks: dict[str, TaskSummary]
 
 
 def results(call: Call, state: State) -> dict[str, Any]:
@@ -59,19 +68,19 @@ def page(found: dict[str, Any]) -> str:
         "",
         "| task | metric | mean | deviation | seeds |",
         "|---|---|---|---|---|",
-        *_task_rows(found["scorecard"]["tasks"]),
+        *_task_rows(Scored.model_validate(found["scorecard"], strict=False)),
         "",
     ]
     return "\n".join(lines)
 
 
-def _task_rows(tasks: dict[str, Any]) -> list[str]:
+def _task_rows(scored: Scored) -> list[str]:
     rows = []
-    for task in tasks.values():
-        mean = task.get("mean")
+    for task in scored.tasks.values():
+        mean = task.mean
         if mean is None:
             continue
-        deviation = f"{100 * mean['deviation']:.1f}" if mean["count"] > 1 else ""
-        score = f"{100 * mean['mean']:.1f}"
-        rows.append(f"| {task['title']} | {task['metric']} | {score} | {deviation} | {mean['count']} |")
+        deviation = f"{100 * mean.deviation:.1f}" if mean.count > 1 else ""
+        score = f"{100 * mean.mean:.1f}"
+        rows.append(f"| {task.title} | {task.metric} | {score} | {deviation} | {mean.count} |")
     return rows

@@ -9,6 +9,8 @@ from typing import Any
 import yaml
 
 from benchmarks.recipe.commands import bertmill, pretraining, run
+from benchmarks.recipe.first_model_results import Finetuned
+from benchmarks.recipe.report import Scored
 from benchmarks.recipe.schedule import best_rate, fit_steps, step_seconds
 from benchmarks.recipe.settings import (
     REPOSITORY,
@@ -25,6 +27,7 @@ from benchmarks.recipe.state import State
 from benchmarks.recipe.text import gather, join_labels, sentences_of_columns
 from cluster import storage
 from schemas.errors import BertmillError, CheckpointError
+from trainer.finetuning.records import read_record
 from trainer.monitoring.history import read_history
 
 # Steps of each phase whose rate is measured. The first half warms up.
@@ -143,8 +146,8 @@ def nli(call: Call, _: State) -> Result | None:
         *(("--epochs=1", "--max_train_examples=60", "--max_eval_examples=30") if call.toy else ()),
     )  # fmt: skip
     run(command, "fine-tuning on NLI")
-    results = json.loads((target / "results.json").read_text(encoding="utf-8"))
-    return {"model": str(target / "model"), "validation": results["seeds"][0]["validation"]}
+    results = read_record(Finetuned, str(target / "results.json"), "delete it to fine-tune again")
+    return {"model": str(target / "model"), "validation": results.seeds[0].validation}
 
 
 def _nli_files(call: Call) -> list[str] | None:
@@ -184,8 +187,8 @@ def scorecard(call: Call, state: State) -> Result:
     for suffix in ("json", "md", "html"):
         raw = (folder / f"scorecard.{suffix}").read_bytes()
         storage.put_bytes(call.at(f"scorecard.{suffix}"), raw)
-    result: Result = json.loads((folder / "scorecard.json").read_bytes())
-    return {"tasks": result["tasks"]}
+    scored = read_record(Scored, str(folder / "scorecard.json"), "delete it to write it again")
+    return {"tasks": {name: task.to_json() for name, task in scored.tasks.items()}}
 
 
 STAGES: dict[str, Callable[[Call, State], Result | None]] = {

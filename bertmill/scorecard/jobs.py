@@ -12,39 +12,21 @@ from typing import Any
 import torch
 
 from bertmill.scorecard.layouts import TaskFiles
+from bertmill.scorecard.records import JobRecord, Settings
 from bertmill.scorecard.retrieval import retrieval_accuracy
 from cluster import storage
 from cluster.jobs.config_file import validate
 from schemas.errors import BertmillError, InputError
-from schemas.json_text import parse_json
 from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.progress import Event, line_of
+from trainer.finetuning.records import read_record
 from trainer.finetuning.run import finetune
 
 logger = logging.getLogger(__name__)
 
 RESULT_NAME = "job.json"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings of a scorecard."""
-
-    model: str
-    tokenizer: str | None
-    nli_model: str | None
-    """Model that RTE, MRPC and STS-B start from, or None for ``model``."""
-    seeds: tuple[int, ...]
-    learning_rates: tuple[float, ...]
-    epochs: int | None
-    """Epochs of every task, or None for each task's own number."""
-    batch_size: int
-    max_length: int
-    max_examples: int | None
-    """Use only the first examples of every set."""
-    use_gpu: bool
 
 
 @dataclass(frozen=True)
@@ -91,23 +73,23 @@ class Outcome(Enum):
     FAILED = "failed"
 
 
-def result_of(job: Job) -> dict[str, Any] | None:
-    """The result of a finished job, or None for another one."""
-    data = _record(job)
-    return data if data.get("finished") else None
+def result_of(job: Job) -> JobRecord | None:
+    """The record of a finished job, or None for another one. Raises CheckpointError when it is damaged."""
+    record = _record(job)
+    return record if record.finished else None
 
 
 def failure_of(job: Job) -> str | None:
     """Why a job failed, or None for another one."""
-    failure: str | None = _record(job).get("failed")
-    return failure
+    return _record(job).failed
 
 
-def _record(job: Job) -> dict[str, Any]:
-    """The record of the last attempt at a job, empty for a job that never started."""
+def _record(job: Job) -> JobRecord:
+    """The record of the last attempt at a job."""
     uri = storage.join(job.output, RESULT_NAME)
-    data: dict[str, Any] = parse_json(storage.read_bytes(uri)) if storage.exists(uri) else {}
-    return data
+    if not storage.exists(uri):
+        return JobRecord(seconds=0.0, finished=False)
+    return read_record(JobRecord, uri, "delete it to run the job again")
 
 
 def run_job(
@@ -128,18 +110,18 @@ def run_job(
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         record_failure(job, reason, time.monotonic() - start)
         return Outcome.FAILED
-    _write(job, {"finished": result is not None, **(result or {})}, time.monotonic() - start)
+    _write(job, result or JobRecord(seconds=0.0, finished=False), time.monotonic() - start)
     return Outcome.FINISHED if result is not None else Outcome.STOPPED
 
 
 def record_failure(job: Job, reason: str, seconds: float) -> None:
     """Records that an attempt of ``seconds`` seconds failed, so that the next start tries again."""
-    _write(job, {"finished": False, "failed": reason}, seconds)
+    _write(job, JobRecord(seconds=0.0, finished=False, failed=reason), seconds)
 
 
 def _result(
     job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
-) -> dict[str, Any] | None:
+) -> JobRecord | None:
     """The figures of a job, or None if it was stopped. Raises BertmillError."""
     if job.task.problem:
         raise InputError(job.task.problem)
@@ -156,22 +138,25 @@ def _result(
     )
     if figures is None:
         return None
-    return {"validation": {}, "test": {name: {"accuracy": value} for name, value in figures.items()}}
+    test = {name: {"accuracy": value} for name, value in figures.items()}
+    return JobRecord(seconds=0.0, finished=True, validation={}, test=test)
 
 
 def _finetune(
     job: Job, device: torch.device, stop_requested: Callable[[], bool], print_line: Callable[[str], None]
-) -> dict[str, Any] | None:
+) -> JobRecord | None:
     config = config_of(job)
 
     def on_event(event: Event) -> None:
         print_line(f"{job.name}: {line_of(event)}")
 
     report = finetune(config, ranks=single_rank(device), stop_requested=stop_requested, on_event=on_event)
-    if not report["complete"]:
+    if not report.complete:
         return None
-    (seed,) = report["seeds"]
-    return {"validation": seed["validation"], "test": seed["test"], "examples": report["examples"]}
+    (seed,) = report.seeds
+    return JobRecord(
+        seconds=0.0, finished=True, validation=seed.validation, test=seed.test, examples=report.examples
+    )
 
 
 def config_of(job: Job) -> FinetuneConfig:
@@ -217,9 +202,8 @@ def _positions(model: str) -> int:
     return load_model(model).model.config.max_positions
 
 
-def _write(job: Job, result: Mapping[str, Any], seconds: float) -> None:
-    """Writes the result, with the seconds of this and of earlier, stopped attempts."""
-    before = _record(job).get("seconds", 0.0)
-    data = {"seconds": round(before + seconds, 3), **result}
+def _write(job: Job, record: JobRecord, seconds: float) -> None:
+    """Writes the record, with the seconds of this and of earlier, stopped attempts."""
+    record = record.model_copy(update={"seconds": round(_record(job).seconds + seconds, 3)})
     uri = storage.join(job.output, RESULT_NAME)
-    storage.put_bytes(uri, (json.dumps(data, indent=1, sort_keys=True) + "\n").encode())
+    storage.put_bytes(uri, (json.dumps(record.to_json(), indent=1, sort_keys=True) + "\n").encode())

@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from bertmill.scorecard.jobs import Job, Outcome, Settings, failure_of, plan_jobs, result_of
+from bertmill.scorecard.jobs import Job, Outcome, failure_of, plan_jobs, result_of
 from bertmill.scorecard.layouts import TaskFiles, find_tasks
 from bertmill.scorecard.pages import html, markdown
 from bertmill.scorecard.queue import run_jobs
+from bertmill.scorecard.records import Identity, Scorecard, Settings
 from bertmill.scorecard.summary import summarize
 from cluster import storage
 from schemas.errors import ConfigError
-from schemas.json_text import parse_json
 from trainer.export.load_model import content_digest, load_model
+from trainer.finetuning.records import read_record
 
 _IDENTITY = "identity.json"
 
@@ -31,7 +32,7 @@ def make_scorecard(
     workers: int | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
     print_line: Callable[[str], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> Scorecard:
     """The content of OUTPUT/scorecard.json, which is written after every job, with .md and .html beside it.
 
     Does not repeat jobs that OUTPUT already has. Reports a job that fails with its reason and continues with
@@ -48,9 +49,9 @@ def make_scorecard(
     if len(left) < len(jobs):
         print_line(f"{len(jobs) - len(left)} of {len(jobs)} jobs are already done")
 
-    def write() -> dict[str, Any]:
+    def write() -> Scorecard:
         card = summarize(suite, task_files, missing, jobs)
-        raw = json.dumps(card, indent=1, ensure_ascii=False) + "\n"
+        raw = json.dumps(card.to_json(), indent=1, ensure_ascii=False) + "\n"
         for name, text in (("json", raw), ("md", markdown(card)), ("html", html(card))):
             storage.put_bytes(storage.join(output, f"scorecard.{name}"), text.encode())
         return card
@@ -58,7 +59,7 @@ def make_scorecard(
     def job_done(job: Job, outcome: Outcome) -> None:
         card = write()
         how = "done" if outcome is Outcome.FINISHED else f"failed: {failure_of(job)}"
-        print_line(f"{job.name}: {how}, {card['jobs']['finished']} of {len(jobs)} jobs are finished")
+        print_line(f"{job.name}: {how}, {card.jobs.finished} of {len(jobs)} jobs are finished")
 
     count = workers or (torch.cuda.device_count() if settings.use_gpu else 1) or 1
     run_jobs(left, min(count, max(len(left), 1)), stop_requested, print_line, job_done)
@@ -72,30 +73,24 @@ def _claim(
 
     Seeds, learning rates and tasks may be added, and the files of a task without ``finished`` jobs changed.
     """
-    now: dict[str, Any] = {
-        "suite": suite,
-        "model": content_digest(load_model(settings.model).model),
-        "nli_model": settings.nli_model and content_digest(load_model(settings.nli_model).model),
-        "epochs": settings.epochs,
-        "batch_size": settings.batch_size,
-        "max_length": settings.max_length,
-        "max_examples": settings.max_examples,
-        "files": {task.name: _digest(task) for task in tasks if not task.problem},
-    }
+    now = Identity(
+        suite=suite,
+        model=content_digest(load_model(settings.model).model),
+        nli_model=settings.nli_model and content_digest(load_model(settings.nli_model).model),
+        epochs=settings.epochs,
+        batch_size=settings.batch_size,
+        max_length=settings.max_length,
+        max_examples=settings.max_examples,
+        files={task.name: _digest(task) for task in tasks if not task.problem},
+    )
     uri = storage.join(output, _IDENTITY)
     if storage.exists(uri):
-        before = parse_json(storage.read_bytes(uri))
-        names = [name for name in now if name != "files" and before.get(name) != now[name]]
-        changed = [
-            name
-            for name in now["files"]
-            if name in finished and before["files"].get(name, now["files"][name]) != now["files"][name]
-        ]
-        if names or changed:
-            what = names[0] if names else f"set of files for {changed[0]}"
+        before = read_record(Identity, uri, "choose another --out")
+        what = now.difference(before, finished)
+        if what is not None:
             raise ConfigError(f"{output}: holds a scorecard with another {what}; choose another --out")
-        now["files"] = {**before["files"], **now["files"]}
-    storage.put_bytes(uri, (json.dumps(now, indent=1, sort_keys=True) + "\n").encode())
+        now = now.model_copy(update={"files": {**before.files, **now.files}})
+    storage.put_bytes(uri, (json.dumps(now.to_json(), indent=1, sort_keys=True) + "\n").encode())
 
 
 def _digest(task: TaskFiles) -> str:

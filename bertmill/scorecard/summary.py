@@ -1,45 +1,40 @@
 """The figures of a scorecard, from the results of its jobs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from bertmill.scorecard.jobs import Job, failure_of, result_of
 from bertmill.scorecard.layouts import TaskFiles
 from bertmill.scorecard.published import PUBLISHED
-from trainer.finetuning.results import spread
+from bertmill.scorecard.records import GridRow, JobCounts, JobRecord, Scorecard, TaskSummary
+from trainer.finetuning.records import Spread, spreads
 
 ENGLISH = ("en", "eng", "eng_Latn", "en ewt")
 
 
 def summarize(
     suite: str, tasks: Sequence[TaskFiles], missing: Mapping[str, str], jobs: Sequence[Job]
-) -> dict[str, Any]:
-    """The content of scorecard.json. Figures are shares of 1. Those of ``published`` are in percent."""
+) -> Scorecard:
+    """The scorecard of the jobs so far."""
     results = [(job, result_of(job)) for job in jobs]
     settings = jobs[0].settings
     failed = _failed(jobs)
-    seconds = sum(result["seconds"] for _, result in results if result is not None)
-    return {
-        "suite": suite,
-        "model": settings.model,
-        "settings": {key: value for key, value in asdict(settings).items() if key != "model"},
-        "complete": all(result is not None for _, result in results),
-        "jobs": {
-            "finished": sum(result is not None for _, result in results),
-            "failed": len(failed),
-            "all": len(jobs),
-        },
-        "failed": failed,
-        "device": "GPU" if settings.use_gpu else "CPU",
-        "device_hours": round(seconds / 3600, 4),
-        "missing": dict(missing),
-        "tasks": {
+    finished = [result for _, result in results if result is not None]
+    return Scorecard(
+        suite=suite,
+        model=settings.model,
+        settings=settings,
+        complete=len(finished) == len(jobs),
+        jobs=JobCounts(finished=len(finished), failed=len(failed), all=len(jobs)),
+        failed=failed,
+        device="GPU" if settings.use_gpu else "CPU",
+        device_hours=round(sum(result.seconds for result in finished) / 3600, 4),
+        missing=dict(missing),
+        tasks={
             task.name: _task(task, [(job, result) for job, result in results if job.task.name == task.name])
             for task in tasks
         },
-        "published": [asdict(row) for row in PUBLISHED[suite]],
-    }
+        published=PUBLISHED[suite],
+    )
 
 
 def _failed(jobs: Sequence[Job]) -> dict[str, str]:
@@ -48,55 +43,55 @@ def _failed(jobs: Sequence[Job]) -> dict[str, str]:
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 
-def _task(task: TaskFiles, results: Sequence[tuple[Job, dict[str, Any] | None]]) -> dict[str, Any]:
+def _task(task: TaskFiles, results: Sequence[tuple[Job, JobRecord | None]]) -> TaskSummary:
     """The figures of a task with the learning rate that is best on the validation set."""
     failed = _failed([job for job, _ in results])
-    finished = [(job, result) for job, result in results if result is not None]
-    of_rate: dict[float | None, list[dict[str, Any]]] = {}
-    for job, result in finished:
-        of_rate.setdefault(job.learning_rate, []).append(result)
-    summary: dict[str, Any] = {
-        "title": task.title,
-        "metric": task.metric,
-        "note": task.note,
-        "jobs": {"finished": len(finished), "failed": len(failed), "all": len(results)},
-        "failed": failed,
-        "seconds": round(sum(result["seconds"] for _, result in finished), 3),
-    }
-    if not finished:
+    finished = [(job, record) for job, record in results if record is not None]
+    summary = TaskSummary(
+        title=task.title,
+        metric=task.metric,
+        note=task.note,
+        jobs=JobCounts(finished=len(finished), failed=len(failed), all=len(results)),
+        failed=failed,
+        seconds=round(sum(record.seconds for _, record in finished), 3),
+    )
+    of_rate: dict[float | None, list[JobRecord]] = {}
+    for job, record in finished:
+        of_rate.setdefault(job.learning_rate, []).append(record)
+    if not of_rate:
         return summary
-    if task.pairs:
-        best: float | None = None
-    else:
-        grid = {
-            rate: _seeds([result["validation"][task.metric] for result in rows])
-            for rate, rows in of_rate.items()
-        }
-        best = max(grid, key=lambda rate: grid[rate]["mean"])
-        summary["learning_rate"] = best
-        summary["grid"] = [{"learning_rate": rate, **figures} for rate, figures in grid.items()]
-        summary["validation"] = _spreads([result["validation"] for result in of_rate[best]])
-    tests = [result["test"] for result in of_rate[best]]
+    best = None if task.pairs else _choose_rate(summary, of_rate)
+    tests = [record.test for record in of_rate[best]]
     if tests[0]:
-        languages = {
-            name: _spreads([figures[name] for figures in tests])[task.metric] for name in sorted(tests[0])
-        }
-        others = [figures["mean"] for name, figures in languages.items() if name not in ENGLISH]
-        summary["languages"] = languages
-        means = [
-            sum(figures[name][task.metric] for name in figures) / len(figures) for figures in tests
-        ]  # fmt: skip
-        summary["mean"] = _seeds(means)
-        summary["mean_without_english"] = sum(others) / len(others) if others else None
+        _add_languages(summary, tests)
     else:
-        summary["mean"] = summary["validation"][task.metric]
+        summary.mean = summary.validation[task.metric]
     return summary
 
 
-def _spreads(figures: Sequence[Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    return {name: _seeds([figure[name] for figure in figures]) for name in figures[0]}
+def _choose_rate(summary: TaskSummary, of_rate: Mapping[float | None, Sequence[JobRecord]]) -> float:
+    """Adds the figures of the validation set, and returns the best learning rate."""
+    metric = summary.metric
+    grid = {
+        rate: Spread.of([record.validation[metric] for record in records])
+        for rate, records in of_rate.items()
+        if rate is not None
+    }
+    best = max(grid, key=lambda rate: grid[rate].mean)
+    summary.learning_rate = best
+    summary.grid = tuple(GridRow(learning_rate=rate, **dict(row)) for rate, row in grid.items())
+    summary.validation = spreads([record.validation for record in of_rate[best]])
+    return best
 
 
-def _seeds(values: Sequence[float]) -> dict[str, float]:
-    """The summary over seeds: mean, deviation and others, and the number of seeds."""
-    return {"count": len(values), **spread(values)}
+def _add_languages(summary: TaskSummary, tests: Sequence[Mapping[str, Mapping[str, float]]]) -> None:
+    """Adds the figures by language, and their means."""
+    metric = summary.metric
+    summary.languages = {
+        name: Spread.of([figures[name][metric] for figures in tests]) for name in sorted(tests[0])
+    }
+    summary.mean = Spread.of(
+        [sum(one[metric] for one in figures.values()) / len(figures) for figures in tests]
+    )
+    others = [figures.mean for name, figures in summary.languages.items() if name not in ENGLISH]
+    summary.mean_without_english = sum(others) / len(others) if others else None

@@ -20,7 +20,8 @@ from trainer.finetuning.heads.inference import head_outputs
 from trainer.finetuning.heads.model import TaskModel, freeze, reinitialize, with_dropout
 from trainer.finetuning.inputs.encoding import Encoded, pack_encoded
 from trainer.finetuning.progress import Clock, EpochDone, Event, StepDone
-from trainer.finetuning.results import RunFolder, SeedResult
+from trainer.finetuning.records import SeedResult
+from trainer.finetuning.results import RunFolder
 from trainer.finetuning.tasks.kinds import EncodedSet, Metrics, TaskKind
 from trainer.model.pretraining import BertPretraining
 from trainer.optim.optimizers import build_optimizer, set_learning_rate
@@ -124,12 +125,12 @@ class SeedTraining:
             self._save(folder)
             raise Stopped from stop
         return SeedResult(
-            self.seed,
-            self.best + 1,
-            self.metrics[self.best],
-            test,
-            tuple(self.metrics),
-            tuple(self.losses),
+            seed=self.seed,
+            best_epoch=self.best + 1,
+            validation=self.metrics[self.best],
+            test=test,
+            epochs=tuple(self.metrics),
+            losses=tuple(self.losses),
         )
 
     def _measure(self, name: str, check_stop: Callable[[], None]) -> Metrics:

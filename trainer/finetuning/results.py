@@ -8,18 +8,17 @@ after each of them.
 import hashlib
 import io
 import json
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
+from pydantic import JsonValue
 
 from cluster import storage
 from schemas.errors import CheckpointError, ConfigError
-from schemas.json_text import parse_json
 from trainer.finetuning.config import FinetuneConfig
-from trainer.finetuning.tasks.kinds import EncodedSet, Metrics
+from trainer.finetuning.records import Record, SeedResult, Spread, read_record, spreads
+from trainer.finetuning.tasks.kinds import EncodedSet
 
 RESULTS_NAME = "results.json"
 _RUN_NAME = "run.json"
@@ -30,24 +29,14 @@ _FREE = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class SeedResult:
-    """One training run. ``epochs`` are the validation metrics after each epoch."""
-
-    seed: int
-    best_epoch: int
-    """From 1."""
-    validation: Metrics
-    test: Mapping[str, Metrics]
-    epochs: tuple[Metrics, ...]
-    losses: tuple[float, ...]
-    """Mean training loss of each epoch."""
+Identity = dict[str, JsonValue]
+"""What the results depend on, by name: the fields of the config, model, labels, and files.SET."""
 
 
 def identity_of(
     config: FinetuneConfig, model_digest: str, sets: Mapping[str, EncodedSet], labels: Sequence[str]
-) -> dict[str, Any]:
-    """What the results depend on: settings, and digests of the weights, the labels and every set."""
+) -> Identity:
+    """The identity of a run: its settings, and digests of the weights, the labels and every set."""
     return {
         **config.model_dump(mode="json", exclude=_FREE),
         "model": model_digest,
@@ -63,6 +52,47 @@ def _digest(data: EncodedSet) -> str:
     return digest.hexdigest()
 
 
+class FinetuneReport(Record):
+    """The content of results.json: the finished seeds, and a summary over them."""
+
+    task: str
+    metric: str
+    """The metric that chooses the best epoch."""
+    complete: bool
+    """Whether all seeds of the config are finished."""
+    examples: dict[str, int]
+    """Examples by set."""
+    config: FinetuneConfig
+    summary: dict[str, dict[str, Spread]]
+    """Metrics by set."""
+    seeds: tuple[SeedResult, ...]
+
+    @classmethod
+    def of(
+        cls, config: FinetuneConfig, metric: str, results: Sequence[SeedResult], examples: dict[str, int]
+    ) -> Self:
+        """The report on the finished seeds."""
+        sets: dict[str, list[dict[str, float]]] = {}
+        for result in results:
+            sets.setdefault("validation", []).append(result.validation)
+            for name, metrics in result.test.items():
+                sets.setdefault(f"test/{name}" if name else "test", []).append(metrics)
+        return cls(
+            task=config.task,
+            metric=metric,
+            complete={result.seed for result in results} == set(config.seeds),
+            examples=examples,
+            config=config,
+            summary={name: spreads(of_seeds) for name, of_seeds in sets.items()},
+            seeds=tuple(results),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of results.json. It has the number of seeds once, as the length of ``seeds``."""
+        count = {"summary": {"__all__": {"__all__": {"count"}}}}
+        return self.model_dump(mode="json", exclude=count)
+
+
 class RunFolder:
     """The folder of a run. Only the first rank writes."""
 
@@ -70,11 +100,11 @@ class RunFolder:
         self.uri = output
         self.model_uri = storage.join(output, "model")
 
-    def open(self, identity: Mapping[str, Any], *, saves_model: bool) -> None:
+    def open(self, identity: Identity, *, saves_model: bool) -> None:
         """Claims the folder. Raises ConfigError when it holds results of other settings, or another model."""
         uri = storage.join(self.uri, _RUN_NAME)
         if storage.exists(uri):
-            before = _json(uri)
+            before = read_record(Identity, uri, "choose another output, or delete the folder")
             names = [*identity, *(name for name in before if name not in identity)]
             for name in names:
                 if before.get(name) != identity.get(name):
@@ -91,11 +121,13 @@ class RunFolder:
     def finished(self, seed: int) -> SeedResult | None:
         """The result of a seed that an earlier process finished."""
         uri = self._uri(seed, "json")
-        return SeedResult(**_json(uri)) if storage.exists(uri) else None
+        if not storage.exists(uri):
+            return None
+        return read_record(SeedResult, uri, "delete it to train the seed again")
 
     def write_seed(self, result: SeedResult) -> None:
         """Writes the result of a seed, then removes its state."""
-        raw = json.dumps(asdict(result), indent=1, sort_keys=True) + "\n"
+        raw = json.dumps(result.to_json(), indent=1, sort_keys=True) + "\n"
         storage.put_bytes(self._uri(result.seed, "json"), raw.encode())
         storage.delete(self._uri(result.seed, "state"))
 
@@ -119,23 +151,13 @@ class RunFolder:
             raise CheckpointError(f"{uri}: damaged; delete it to train the seed again") from error
         return loaded
 
-    def write_results(self, report: Mapping[str, Any]) -> None:
+    def write_results(self, report: FinetuneReport) -> None:
         """Writes results.json."""
-        raw = json.dumps(report, indent=1, sort_keys=True) + "\n"
+        raw = json.dumps(report.to_json(), indent=1, sort_keys=True) + "\n"
         storage.put_bytes(storage.join(self.uri, RESULTS_NAME), raw.encode())
 
     def _uri(self, seed: int, suffix: str) -> str:
         return storage.join(storage.join(self.uri, _SEEDS), f"seed-{seed}.{suffix}")
-
-
-def _json(uri: str) -> dict[str, Any]:
-    try:
-        data = parse_json(storage.read_bytes(uri))
-    except ValueError as error:
-        raise CheckpointError(f"{uri}: not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{uri}: must be a JSON object")
-    return data
 
 
 def _values(before: object, now: object) -> str:
@@ -143,36 +165,3 @@ def _values(before: object, now: object) -> str:
     if any(isinstance(value, str) and len(value) == 64 for value in (before, now)):
         return ""
     return f" ({before!r:.40}, now {now!r:.40})"
-
-
-def report_of(
-    config: FinetuneConfig, metric: str, results: Sequence[SeedResult], sizes: Mapping[str, int]
-) -> dict[str, Any]:
-    """The content of results.json: a summary over the finished seeds, and each of them."""
-    sets: dict[str, list[Metrics]] = {}
-    for result in results:
-        sets.setdefault("validation", []).append(result.validation)
-        for name, metrics in result.test.items():
-            sets.setdefault(f"test/{name}" if name else "test", []).append(metrics)
-    return {
-        "task": config.task,
-        "metric": metric,
-        "complete": {result.seed for result in results} == set(config.seeds),
-        "examples": dict(sizes),
-        "config": config.model_dump(mode="json"),
-        "summary": {
-            name: {metric: spread([metrics[metric] for metrics in all_metrics]) for metric in all_metrics[0]}
-            for name, all_metrics in sets.items()
-        },
-        "seeds": [json.loads(json.dumps(asdict(result))) for result in results],
-    }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, mean, sample deviation (0 for one value) and the largest."""
-    return {
-        "median": statistics.median(values),
-        "mean": statistics.fmean(values),
-        "deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "best": max(values),
-    }

@@ -1,7 +1,6 @@
 """Fine-tunes a pretrained model on a task and evaluates it, once for each seed."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from schemas.errors import ConfigError
 from trainer.distributed.ranks import Ranks, pick_device, single_rank
@@ -10,7 +9,8 @@ from trainer.export.tokenizer_folder import load_tokenizer
 from trainer.finetuning.config import FinetuneConfig
 from trainer.finetuning.loop import SeedTraining, Stopped, steps_per_epoch
 from trainer.finetuning.progress import Clock, Event, SeedDone
-from trainer.finetuning.results import RESULTS_NAME, RunFolder, SeedResult, identity_of, report_of
+from trainer.finetuning.records import SeedResult
+from trainer.finetuning.results import RESULTS_NAME, FinetuneReport, RunFolder, identity_of
 from trainer.finetuning.saved.export import check_task_export, export_task_model
 from trainer.finetuning.saved.settings import TaskSettings
 from trainer.finetuning.tasks.kinds import KINDS, EncodedSet, TaskKind
@@ -24,7 +24,7 @@ def finetune(
     ranks: Ranks | None = None,
     stop_requested: Callable[[], bool] = lambda: False,
     on_event: Callable[[Event], None] = lambda _: None,
-) -> dict[str, Any]:
+) -> FinetuneReport:
     """Trains and evaluates every seed and returns the content of results.json, on all ``ranks``.
 
     Does not repeat a seed that OUTPUT already has, and continues one with a saved state from there. When
@@ -90,7 +90,7 @@ class _Run:
         self.ranks, self.folder = ranks, folder
         self.results = {seed: result for seed, result in finished.items() if result is not None}
 
-    def run(self, stop_requested: Callable[[], bool], on_event: Callable[[Event], None]) -> dict[str, Any]:
+    def run(self, stop_requested: Callable[[], bool], on_event: Callable[[Event], None]) -> FinetuneReport:
         for seed, result in self.results.items():
             on_event(self._event(seed, result, resumed=True))
         left = [seed for seed in dict.fromkeys(self.config.seeds) if seed not in self.results]
@@ -138,10 +138,10 @@ class _Run:
         self.folder.write_seed(result)
         self.folder.write_results(self._report())
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> FinetuneReport:
         ordered = [self.results[seed] for seed in dict.fromkeys(self.config.seeds) if seed in self.results]
         sizes = {name: len(data.examples) for name, data in self.sets.items()}
-        return report_of(self.config, self.task.metric, ordered, sizes)
+        return FinetuneReport.of(self.config, self.task.metric, ordered, sizes)
 
     def _event(self, seed: int, result: SeedResult, *, resumed: bool) -> SeedDone:
         metric = self.task.metric

@@ -1,11 +1,14 @@
 """``bertmill finetune``: fine-tunes a model on a task and evaluates it."""
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertmill.cli.argument_types import Commands
 from cluster.jobs import shutdown
 from cluster.jobs.config_file import load_config
+
+if TYPE_CHECKING:
+    from trainer.finetuning.results import FinetuneReport
 
 _TIMEOUT_SECONDS = 1800.0
 """A process that does not answer for this long counts as dead."""
@@ -55,18 +58,20 @@ def run(arguments: argparse.Namespace) -> int:
         leave()
     if prints:
         _show(report, config.output)
-    return 0 if report["complete"] else shutdown.EXIT_STOPPED
+    return 0 if report.complete else shutdown.EXIT_STOPPED
 
 
-def _show(report: dict[str, Any], output: str) -> None:
+def _show(report: "FinetuneReport", output: str) -> None:
     from trainer.finetuning.results import RESULTS_NAME
 
-    for name, figures in report["summary"].items():
-        for metric, spread in figures.items():
-            if metric == report["metric"] or name != "validation":
-                numbers = "  ".join(f"{label} {value:.4f}" for label, value in spread.items())
-                print(f"{name}  {metric}: {numbers}")
-    done, seeds = len(report["seeds"]), len(set(report["config"]["seeds"]))
-    if not report["complete"]:
+    for name, metrics in report.summary.items():
+        for metric, spread in metrics.items():
+            if metric == report.metric or name != "validation":
+                print(
+                    f"{name}  {metric}: median {spread.median:.4f}  mean {spread.mean:.4f}"
+                    f"  deviation {spread.deviation:.4f}  best {spread.best:.4f}"
+                )
+    done, seeds = len(report.seeds), len(set(report.config.seeds))
+    if not report.complete:
         print(f"stopped with {done} of {seeds} seed(s) finished; rerun the same command to resume")
     print(f"{done} seed(s), written to {output}/{RESULTS_NAME}")

@@ -69,8 +69,8 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Prints progress and where the pages are. Returns 1 if a job failed, 143 if a signal stopped it."""
     # Imported late, so that the other commands do not wait for torch.
-    from bertmill.scorecard.jobs import Settings
     from bertmill.scorecard.layouts import TASKS
+    from bertmill.scorecard.records import Settings
     from bertmill.scorecard.run import make_scorecard
     from schemas.errors import ConfigError
 
@@ -101,18 +101,18 @@ def run(arguments: argparse.Namespace) -> int:
             stop_requested=shutdown.requested,
             print_line=lambda line: print(line, flush=True),
         )
-    for task in card["tasks"].values():
-        mean = task.get("mean")
+    for task in card.tasks.values():
+        mean = task.mean
         if mean is not None:
-            over = f" ± {100 * mean['deviation']:.1f}" if mean["count"] > 1 else ""
-            print(f"{task['title']}  {task['metric']} {100 * mean['mean']:.1f}{over}")
+            over = f" ± {100 * mean.deviation:.1f}" if mean.count > 1 else ""
+            print(f"{task.title}  {task.metric} {100 * mean.mean:.1f}{over}")
     print(f"written to {arguments.out}/scorecard.html")
-    for name, reason in card["failed"].items():
+    for name, reason in card.failed.items():
         print(f"{name} failed: {reason}", file=sys.stderr)
-    if card["failed"]:
+    if card.failed:
         print("rerun the same command to retry the failed jobs", file=sys.stderr)
-    elif not card["complete"]:
+    elif not card.complete:
         print("stopped; rerun the same command to resume")
     if shutdown.requested():
         return shutdown.EXIT_STOPPED
-    return 0 if card["complete"] else 1
+    return 0 if card.complete else 1

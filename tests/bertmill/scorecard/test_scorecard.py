@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bertmill.cli import main
-from bertmill.scorecard.jobs import Settings
+from bertmill.scorecard.records import Settings
 from bertmill.scorecard.run import make_scorecard
 from tests.bertmill.scorecard.eval_sets import glue_folder, multilingual_folder
 from tests.trainer.models import VOCAB, small_config
@@ -147,17 +147,15 @@ def test_a_stopped_scorecard_resumes(pretrained: str, tmp_path: Path) -> None:
     stopped = make_scorecard(
         settings(pretrained), "glue", data, out, stop_requested=lambda: next(polls, None) is None
     )
-    assert not stopped["complete"]
-    assert 0 < stopped["jobs"]["finished"] < 4
-    assert (
-        f"Incomplete: {stopped['jobs']['finished']} of 4 jobs" in (tmp_path / "out/scorecard.md").read_text()
-    )
+    assert not stopped.complete
+    assert 0 < stopped.jobs.finished < 4
+    assert f"Incomplete: {stopped.jobs.finished} of 4 jobs" in (tmp_path / "out/scorecard.md").read_text()
     lines: list[str] = []
     card = make_scorecard(settings(pretrained), "glue", data, out, print_line=lines.append)
-    assert f"{stopped['jobs']['finished']} of 4 jobs are already done" in lines
+    assert f"{stopped.jobs.finished} of 4 jobs are already done" in lines
     undisturbed = make_scorecard(settings(pretrained), "glue", data, whole)
-    for name, task in undisturbed["tasks"].items():
-        assert card["tasks"][name]["mean"] == task["mean"]
+    for name, task in undisturbed.tasks.items():
+        assert card.tasks[name].mean == task.mean
     assert "cut to its first 16 examples" in (tmp_path / "out" / "scorecard.md").read_text()
 
 
@@ -219,9 +217,9 @@ def test_a_process_that_dies_costs_its_job_only(pretrained: str, tmp_path: Path)
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
     card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"], workers=2, print_line=print_line)
     # The other process may have been between two jobs.
-    assert card["jobs"]["finished"] + card["jobs"]["failed"] == 2
-    assert set(card["failed"].values()) == {"its process ended with status -9"}
-    assert lines[0].split(":")[0] in card["failed"]
+    assert card.jobs.finished + card.jobs.failed == 2
+    assert set(card.failed.values()) == {"its process ended with status -9"}
+    assert lines[0].split(":")[0] in card.failed
 
 
 def test_files_that_cannot_be_read_are_a_failed_task(pretrained: str, tmp_path: Path) -> None:
@@ -229,8 +227,8 @@ def test_files_that_cannot_be_read_are_a_failed_task(pretrained: str, tmp_path: 
     data, out = tmp_path / "data", str(tmp_path / "out")
     (data / "stsb" / "sts-train.csv.xz").write_bytes(lzma.compress(b"only one field\n"))
     card = make_scorecard(settings(pretrained), "glue", str(data), out, tasks=["stsb", "rte"])
-    assert card["tasks"]["rte"]["jobs"]["finished"] == 1
-    assert "1 fields; a row of the STS benchmark has 7 or more" in card["failed"]["stsb lr 0.001 seed 1"]
+    assert card.tasks["rte"].jobs.finished == 1
+    assert "1 fields; a row of the STS benchmark has 7 or more" in card.failed["stsb lr 0.001 seed 1"]
 
 
 def test_another_model_needs_another_folder(
@@ -248,6 +246,33 @@ def test_another_model_needs_another_folder(
     assert "another set of files for rte; choose another --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("jobs/rte-lr0.001-seed1/job.json", "{", "Invalid JSON: "),
+        ("jobs/rte-lr0.001-seed1/job.json", '{"finished": true}', "seconds: Field required; delete it"),
+        (
+            "jobs/rte-lr0.001-seed1/job.json",
+            '{"finished": true, "seconds": 1.5}',
+            "a finished job needs validation and test; delete it to run the job again",
+        ),
+        ("identity.json", '{"suite": 1}', "suite: Input should be a valid string; choose another --out"),
+    ],
+)
+def test_a_damaged_file_is_one_line(
+    name: str, content: str, problem: str, pretrained: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    glue_folder(tmp_path / "data")
+    damaged = tmp_path / "out" / name
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text(content)
+    assert main(command(pretrained, "glue", tmp_path, "--seeds", "1", "--tasks", "rte")) == 2
+    error = capsys.readouterr().err
+    assert f"{damaged}: damaged, or of another version: " in error
+    assert problem in error
+    assert error.count("\n") == 1
+
+
 def test_three_tasks_start_from_an_nli_model(pretrained: str, tmp_path: Path) -> None:
     glue_folder(tmp_path / "data")
     torch.manual_seed(5)
@@ -259,7 +284,7 @@ def test_three_tasks_start_from_an_nli_model(pretrained: str, tmp_path: Path) ->
     card = make_scorecard(made, "glue", data, out, tasks=["cola", "rte"])
     starts = {
         name: json.loads((tmp_path / "out" / "jobs" / f"{name}-lr0.001-seed1" / "results.json").read_text())
-        for name in card["tasks"]
+        for name in card.tasks
     }
     assert {name: result["config"]["model"] for name, result in starts.items()} == {
         "cola": pretrained, "rte": str(tmp_path / "nli"),

@@ -64,7 +64,7 @@ def test_every_task_learns_as_on_the_cpu(base: str, name: str, tmp_path: Path) -
         place: finetune(task(base, tmp_path / place, name, dropout=0.0, **fields))
         for place, fields in (("cpu", {}), ("fp32", {"use_gpu": True}), ("bf16", BF16))
     }
-    losses = {place: report["seeds"][0]["losses"] for place, report in reports.items()}
+    losses = {place: report.seeds[0].losses for place, report in reports.items()}
     assert losses["fp32"] == pytest.approx(losses["cpu"], rel=2e-2, abs=2e-3)
     assert losses["bf16"] == pytest.approx(losses["cpu"], rel=0.2, abs=0.05)
 
@@ -79,11 +79,11 @@ def test_a_stopped_run_resumes_here_and_on_the_cpu(base: str, tmp_path: Path) ->
     whole = finetune(task(base, tmp_path / "whole", "classification", use_gpu=True, **fields))
     for place, use_gpu in (("gpu", True), ("cpu", False)):
         first = task(base, tmp_path / place, "classification", use_gpu=True, **fields)
-        assert not finetune(first, stop_requested=stop_after(20))["complete"]
+        assert not finetune(first, stop_requested=stop_after(20)).complete
         rest = finetune(task(base, tmp_path / place, "classification", use_gpu=use_gpu, **fields))
-        assert rest["complete"]
+        assert rest.complete
         if use_gpu:
-            losses = [report["seeds"][0]["losses"] for report in (whole, rest)]
+            losses = [report.seeds[0].losses for report in (whole, rest)]
             assert losses[0] == pytest.approx(losses[1], rel=1e-3)
 
 
@@ -141,11 +141,11 @@ def test_two_gpus_train_as_one(base: str, tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )
     two = json.loads((Path(made.output) / "results.json").read_text())
-    assert two["seeds"][0]["losses"] == pytest.approx(one["seeds"][0]["losses"], rel=1e-2, abs=1e-3)
+    assert two["seeds"][0]["losses"] == pytest.approx(one.seeds[0].losses, rel=1e-2, abs=1e-3)
 
 
 def test_a_scorecard_is_made_on_the_gpu(tmp_path: Path) -> None:
-    from bertmill.scorecard.jobs import Settings
+    from bertmill.scorecard.records import Settings
     from bertmill.scorecard.run import make_scorecard
     from tests.bertmill.scorecard.eval_sets import glue_folder, multilingual_folder
 
@@ -157,5 +157,5 @@ def test_a_scorecard_is_made_on_the_gpu(tmp_path: Path) -> None:
     made = Settings(model, None, None, (1,), (1e-3,), 1, 8, 12, 16, use_gpu=True)
     for suite, tasks in (("glue", ["rte", "stsb"]), ("multilingual", ["panx", "tatoeba"])):
         card = make_scorecard(made, suite, str(tmp_path / suite), str(tmp_path / f"{suite}-out"), tasks=tasks)
-        assert card["complete"], card["failed"]
-        assert card["device"] == "GPU"
+        assert card.complete, card.failed
+        assert card.device == "GPU"

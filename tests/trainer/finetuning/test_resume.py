@@ -54,15 +54,15 @@ def test_a_run_stopped_anywhere_resumes_to_the_same_bytes(
 ) -> None:
     """Stops in the first step, between steps, in a validation, in the test set and in the second seed."""
     whole = settings(pretrained, tmp_path / "whole", files)
-    assert finetune(whole)["complete"]
+    assert finetune(whole).complete
     model = safetensors.torch.load_file(tmp_path / "whole" / "out" / "model" / "model.safetensors")
     for polls in (1, 8, 13, 43, 60):
         run = settings(pretrained, tmp_path / str(polls), files)
         report = finetune(run, stop_requested=stop_after(polls))
-        assert not report["complete"]
-        assert len(report["seeds"]) == (polls > 50)
-        assert report == json.loads((Path(run.output) / "results.json").read_text())
-        assert finetune(run)["complete"]
+        assert not report.complete
+        assert len(report.seeds) == (polls > 50)
+        assert report.to_json() == json.loads((Path(run.output) / "results.json").read_text())
+        assert finetune(run).complete
         assert results(run) == results(whole)
         saved = safetensors.torch.load_file(Path(run.output) / "model" / "model.safetensors")
         assert all(value.equal(saved[name]) for name, value in model.items())
@@ -90,7 +90,7 @@ def test_a_finished_run_repeats_nothing(pretrained: str, tmp_path: Path, files: 
     assert finetune(run, on_event=events.append) == first
     assert all(isinstance(event, SeedDone) and event.resumed for event in events)
     more = finetune(run.model_copy(update={"seeds": [1, 2, 3]}), on_event=events.append)
-    assert more["seeds"][:2] == first["seeds"]
+    assert more.seeds[:2] == first.seeds
     assert [event.seed for event in events if isinstance(event, EpochDone)] == [3]
 
 
@@ -139,6 +139,26 @@ def test_a_damaged_state_is_one_line(pretrained: str, tmp_path: Path, files: dic
     finetune(run, stop_requested=stop_after(5))
     (Path(run.output) / "seeds" / "seed-1.state").write_bytes(b"PK")
     with pytest.raises(CheckpointError, match=r"seed-1\.state: damaged; delete it"):
+        finetune(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "problem"),
+    [
+        ("seeds/seed-1.json", '{"seed": 1', "Invalid JSON.*; delete it to train the seed again"),
+        ("seeds/seed-1.json", "[]", "Input should be an object"),
+        ("seeds/seed-1.json", '{"seed": 1}', "best_epoch: Field required"),
+        ("seeds/seed-1.json", '{"seed": "1"}', "seed: Input should be a valid integer"),
+        ("run.json", "[]", "Input should be an object.*; choose another output, or delete the folder"),
+    ],
+)
+def test_a_damaged_result_is_one_line(
+    name: str, content: str, problem: str, pretrained: str, tmp_path: Path, files: dict[str, Any]
+) -> None:
+    run = settings(pretrained, tmp_path, files)
+    (tmp_path / "out" / "seeds").mkdir(parents=True)
+    (tmp_path / "out" / name).write_text(content)
+    with pytest.raises(CheckpointError, match=f"{name}: damaged, or of another version: {problem}"):
         finetune(run)
 
 

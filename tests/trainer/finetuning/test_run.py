@@ -77,10 +77,10 @@ def sentences(folder: Path, label: Any) -> dict[str, Any]:
 def test_pairs_are_classified(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: "yes" if "cat" in row[3:] else "no")
     report = finetune(config(pretrained, tmp_path, "classification", files, seeds=[1, 2], epochs=5))
-    assert report["summary"]["validation"]["accuracy"]["median"] > 0.95
-    assert report["summary"]["test/xx"]["matthews"]["mean"] > 0.9
-    assert report["examples"] == {"train": 96, "validation": 96, "test/xx": 96}
-    assert report == json.loads((tmp_path / "out" / "results.json").read_text())
+    assert report.summary["validation"]["accuracy"].median > 0.95
+    assert report.summary["test/xx"]["matthews"].mean > 0.9
+    assert report.examples == {"train": 96, "validation": 96, "test/xx": 96}
+    assert report.to_json() == json.loads((tmp_path / "out" / "results.json").read_text())
 
 
 def test_parts_of_speech_are_measured_by_accuracy(pretrained: str, tmp_path: Path) -> None:
@@ -90,8 +90,8 @@ def test_parts_of_speech_are_measured_by_accuracy(pretrained: str, tmp_path: Pat
     with pytest.raises(ConfigError, match=r"metric: entity_f1 needs tags .* but the tags are DET, NOUN"):
         finetune(config(pretrained, tmp_path, "tokens", files, metric="entity_f1"))
     report = finetune(config(pretrained, tmp_path, "tokens", files, epochs=1))
-    assert report["metric"] == "accuracy"
-    assert list(report["summary"]["validation"]) == ["accuracy"]
+    assert report.metric == "accuracy"
+    assert list(report.summary["validation"]) == ["accuracy"]
 
 
 def test_a_test_set_is_divided_by_language(pretrained: str, tmp_path: Path) -> None:
@@ -100,21 +100,21 @@ def test_a_test_set_is_divided_by_language(pretrained: str, tmp_path: Path) -> N
     (tmp_path / "xnli.tsv").write_text("\n".join(["language\tsentence\tsentence2\tlabel", *rows]) + "\n")
     files |= {"test": {"xnli": [str(tmp_path / "xnli.tsv")]}, "split_test_by": "language"}
     report = finetune(config(pretrained, tmp_path, "classification", files, epochs=1))
-    assert report["examples"] == {"train": 96, "validation": 96, "test/xnli/de": 2, "test/xnli/ur": 1}
-    assert set(report["seeds"][0]["test"]) == {"xnli/de", "xnli/ur"}
+    assert report.examples == {"train": 96, "validation": 96, "test/xnli/de": 2, "test/xnli/ur": 1}
+    assert set(report.seeds[0].test) == {"xnli/de", "xnli/ur"}
 
 
 def test_numbers_are_found(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: 0.5 * row.count("cat") + 0.1 * row.count("dog"))
     report = finetune(config(pretrained, tmp_path, "regression", files))
-    assert report["summary"]["validation"]["pearson"]["median"] > 0.9
-    assert report["summary"]["validation"]["spearman"]["median"] > 0.7
+    assert report.summary["validation"]["pearson"].median > 0.9
+    assert report.summary["validation"]["spearman"].median > 0.7
 
 
 def test_words_are_tagged(pretrained: str, tmp_path: Path) -> None:
     files = {"train": tag_file(tmp_path, "a", 1), "validation": tag_file(tmp_path, "b", 2)}
     report = finetune(config(pretrained, tmp_path, "tokens", files, epochs=4))
-    assert report["summary"]["validation"]["entity_f1"]["median"] > 0.95
+    assert report.summary["validation"]["entity_f1"].median > 0.95
 
 
 def test_words_beyond_the_length_count_as_outside(pretrained: str, tmp_path: Path) -> None:
@@ -123,32 +123,32 @@ def test_words_beyond_the_length_count_as_outside(pretrained: str, tmp_path: Pat
     cut.write_text("\n".join(["cat\tB-PER"] * 12) + "\n")
     tested = {**files, "test": {"long": [str(cut)]}}
     report = finetune(config(pretrained, tmp_path, "tokens", tested, epochs=4, max_seq_length=8))
-    assert report["summary"]["test/long"]["accuracy"]["median"] <= 6 / 12
+    assert report.summary["test/long"]["accuracy"].median <= 6 / 12
 
 
 def test_answers_are_found(pretrained: str, tmp_path: Path) -> None:
     files = {"train": question_file(tmp_path, "a", 1), "validation": question_file(tmp_path, "b", 2)}
     report = finetune(config(pretrained, tmp_path, "spans", files, max_seq_length=14, epochs=10))
-    assert report["summary"]["validation"]["exact"]["median"] > 0.9
+    assert report.summary["validation"]["exact"].median > 0.9
 
 
 def test_the_same_seed_gives_the_same_figures(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: row[0])
     settings = config(pretrained, tmp_path, "classification", files, epochs=2, dropout=0.1)
     first, second = finetune(settings), finetune(settings.model_copy(update={"output": str(tmp_path / "2")}))
-    assert first["seeds"] == second["seeds"]
+    assert first.seeds == second.seeds
     other = finetune(settings.model_copy(update={"seeds": [9]}))
-    assert other["seeds"][0]["losses"] != first["seeds"][0]["losses"]
+    assert other.seeds[0].losses != first.seeds[0].losses
 
 
 def test_early_stop_keeps_the_best_epoch(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: "yes" if "cat" in row[3:] else "no")
     settings = config(pretrained, tmp_path, "classification", files, epochs=40, early_stop=2)
-    (seed,) = finetune(settings)["seeds"]
-    scores = [epoch["accuracy"] for epoch in seed["epochs"]]
+    (seed,) = finetune(settings).seeds
+    scores = [epoch["accuracy"] for epoch in seed.epochs]
     assert len(scores) < 40
-    assert seed["best_epoch"] == scores.index(max(scores)) + 1 == len(scores) - 2
-    assert seed["validation"]["accuracy"] == max(scores)
+    assert seed.best_epoch == scores.index(max(scores)) + 1 == len(scores) - 2
+    assert seed.validation["accuracy"] == max(scores)
 
 
 @pytest.mark.parametrize("features", ["second_to_last", "concat_last_four", "weighted_last_four"])
@@ -156,7 +156,7 @@ def test_frozen_features_are_enough_for_a_head(features: str, pretrained: str, t
     files = {"train": tag_file(tmp_path, "a", 1), "validation": tag_file(tmp_path, "b", 2)}
     frozen = {"freeze_embeddings": True, "freeze_layers": 2, "learning_rate": 2e-2}
     report = finetune(config(pretrained, tmp_path, "tokens", files, features=features, **frozen))
-    assert report["summary"]["validation"]["entity_f1"]["median"] > 0.9
+    assert report.summary["validation"]["entity_f1"].median > 0.9
 
 
 def test_frozen_parts_do_not_move() -> None:

@@ -72,7 +72,7 @@ def test_a_row_wider_than_the_header_is_named_or_skipped(pretrained: str, tmp_pa
             pretrained, tmp_path, "classification", {**files, "skip_bad_lines": True}, epochs=1
         )
     )  # fmt: skip
-    assert report["examples"]["train"] == 6
+    assert report.examples["train"] == 6
 
 
 def test_one_example_of_a_class_can_be_allowed(pretrained: str, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_one_example_of_a_class_can_be_allowed(pretrained: str, tmp_path: Path) 
     path.write_text("cat\tyes\ndog\tno\n")
     files = {"train": [str(path)], "validation": [str(path)]}
     report = finetune(config(pretrained, tmp_path, "classification", files, epochs=1, min_class_examples=1))
-    assert report["examples"] == {"train": 2, "validation": 2}
+    assert report.examples == {"train": 2, "validation": 2}
 
 
 def test_spans_without_answers_are_refused(pretrained: str, tmp_path: Path) -> None:

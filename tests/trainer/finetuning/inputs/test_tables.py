@@ -149,7 +149,7 @@ def test_a_task_is_trained_on_mixed_formats(pretrained: str, tmp_path: Path) -> 
         "text": "s", "label": "y",
     }  # fmt: skip
     report = finetune(config(pretrained, tmp_path, "classification", files, epochs=1))
-    assert report["examples"] == {"train": 64, "validation": 16}
+    assert report.examples == {"train": 64, "validation": 16}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_outputs_equal_those_of_transformers(style: str, kind: Any, tmp_path: Pa
 def test_a_saved_classifier_answers_in_a_pipeline(pretrained: str, tmp_path: Path) -> None:
     files = sentences(tmp_path, lambda row: "yes" if "cat" in row[3:] else "no")
     settings = config(pretrained, tmp_path, "classification", files, epochs=5, save_model=True, seeds=[1, 2])
-    assert finetune(settings)["summary"]["validation"]["accuracy"]["best"] > 0.9
+    assert finetune(settings).summary["validation"]["accuracy"].best > 0.9
     classify = transformers.pipeline("text-classification", model=str(tmp_path / "out" / "model"))
     answers = classify(
         [{"text": "dog mat ran", "text_pair": "w3 cat w4"}, {"text": "cat cat on", "text_pair": "w3"}]
@@ -70,7 +70,7 @@ def test_a_saved_modern_classifier_answers_in_a_pipeline(tmp_path: Path) -> None
     export_model(base, str(tmp_path / "m"), str(tokenizer), ModelCard("m"))
     files = sentences(tmp_path, lambda row: "yes" if "cat" in row[3:] else "no")
     settings = config(str(tmp_path / "m"), tmp_path, "classification", files, epochs=8, save_model=True)
-    assert finetune(settings)["summary"]["validation"]["accuracy"]["best"] > 0.9
+    assert finetune(settings).summary["validation"]["accuracy"].best > 0.9
     classify = transformers.pipeline("text-classification", model=str(tmp_path / "out" / "model"))
     answers = classify(
         [{"text": "cat cat on", "text_pair": "w3 w4 w5"}, {"text": "dog mat ran", "text_pair": "w3 cat w4"}]

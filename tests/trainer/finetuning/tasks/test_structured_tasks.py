@@ -193,5 +193,5 @@ def test_a_table_of_tags_trains_as_the_column_file_does(pretrained: str, tmp_pat
     ):
         files = {"train": [uri], "validation": [uri], **columns}
         report = finetune(config(pretrained, tmp_path / uri[-1], "tokens", files, epochs=1))
-        figures.append(report["summary"]["validation"])
+        figures.append(report.summary["validation"])
     assert figures[0] == figures[1]
