@@ -51,7 +51,8 @@ def _converted(folder: str, uri: str) -> Tokenizer:
     """The tokenizer of the vocab.txt, vocab.json or SentencePiece model in a local folder."""
     if not any((Path(folder) / name).is_file() for name in _VOCABULARIES):
         raise InputError(
-            f"{uri}: no such file; a tokenizer folder needs it; export a run first: bertmill export RUN --to DIR"
+            f"{uri}: no such file; a tokenizer folder needs it; to use a run, export it first with `bertmill"
+            " export`"
         )
     try:
         from transformers import AutoTokenizer
