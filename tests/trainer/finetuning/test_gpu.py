@@ -138,7 +138,8 @@ def test_two_gpus_train_as_one(base: str, tmp_path: Path) -> None:
             "torchrun",
         ],
         check=True,
-        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        # The packages of this process may come from a path too.
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *sys.path])},
     )
     two = json.loads((Path(made.output) / "results.json").read_text())
     assert two["seeds"][0]["losses"] == pytest.approx(one.seeds[0].losses, rel=1e-2, abs=1e-3)
