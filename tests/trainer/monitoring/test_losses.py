@@ -80,7 +80,7 @@ def test_kept_losses_are_written_and_printed(
 
 
 def test_a_file_of_something_else_is_refused(run: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no such file; bertmill losses"):
+    with pytest.raises(ConfigError, match="no such file; write it with bertmill losses"):
         compare_losses(run, str(tmp_path / "none.json"))
     for text in ("", "[]", '{"losses": {"a": 1}}', '{"losses": 3}'):
         (tmp_path / "bad.json").write_text(text)
