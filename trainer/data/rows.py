@@ -162,7 +162,7 @@ class ShardRows:
 
     @property
     def lengths_read(self) -> int:
-        """Row groups of which only the ``length`` column was read."""
+        """Row groups of which it has read the lengths alone."""
         return self._lengths.loads
 
     def _read_group(self, corpus_pass: int, shard: int, group: int) -> RowGroup:

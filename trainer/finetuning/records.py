@@ -10,7 +10,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from cluster import storage
-from schemas.errors import CheckpointError
+from schemas.errors import CheckpointError, reason_of
 
 _Kind = TypeVar("_Kind")
 
@@ -32,7 +32,7 @@ def read_record(kind: type[_Kind], uri: str, remedy: str) -> _Kind:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
-        problem = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
+        problem = f"{place}: {reason_of(first)}" if place else reason_of(first)
         raise CheckpointError(f"{uri}: damaged, or of another version: {problem}; {remedy}") from error
 
 

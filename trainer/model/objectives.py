@@ -96,7 +96,7 @@ class Objective(nn.Module, ABC):
         """
 
 
-def per_sequence(objective: Objective, method: str, values: Any, batch: MicroBatch) -> Tensor:
+def checked_per_sequence(objective: Objective, method: str, values: Any, batch: MicroBatch) -> Tensor:
     """``values``, which ``method`` returned. Raises PluginError unless it is a number for each sequence."""
     if isinstance(values, Tensor) and values.shape == batch.sample_ids.shape:
         return values
@@ -112,7 +112,7 @@ def per_sequence(objective: Objective, method: str, values: Any, batch: MicroBat
     )
 
 
-def of_objective(use: str, error: Exception) -> Exception:
+def objective_error(use: str, error: Exception) -> Exception:
     """``error``, or a PluginError of one line if the code of the objective ``use`` raised it.
 
     Errors of the device pass through, because they may appear at any line and a restart may fix them.
@@ -279,7 +279,9 @@ class ObjectiveLoss(PretrainingLoss):
         hidden = self.model.encode(batch)
         masked = hidden.index_select(0, batch.masked_index)
         pretraining = self._after_encoder(masked, self.model.first_tokens(hidden, batch), batch, totals)
-        losses = per_sequence(objective, "forward", objective(self.model, hidden, batch), batch).float()
+        losses = checked_per_sequence(
+            objective, "forward", objective(self.model, hidden, batch), batch
+        ).float()
         loss = self._pretraining_weight * pretraining.loss
         loss = loss + self._weight * losses.sum() / totals.clamp(min=1)[3]
         with torch.no_grad():

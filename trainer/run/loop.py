@@ -27,7 +27,7 @@ from trainer.distributed.sharding import unsharded
 from trainer.evaluation.held_out import ALL, evaluate_until
 from trainer.hooks import CommitAnnouncer, Hooks
 from trainer.model.attention import Kernel
-from trainer.model.objectives import Targets, of_objective
+from trainer.model.objectives import Targets, objective_error
 from trainer.monitoring.records import Ended, Evaluated, Profiled, Saving, Warned
 from trainer.monitoring.run_log import RunLog
 from trainer.monitoring.start_times import StartTimes
@@ -44,15 +44,7 @@ from trainer.startup.checkpoint_size import check_room, is_sharded, state_bytes
 from trainer.startup.handshake import compare_ranks, open_common_corpus
 from trainer.startup.kernels import choose_kernels
 from trainer.startup.node_copy import shared_checkpoint
-from trainer.startup.resume import (
-    Source,
-    check_position,
-    claim,
-    find_source,
-    open_store,
-    resume,
-    state_of,
-)
+from trainer.startup.resume import Source, check_position, claim, find_source, open_store, resume, state_of
 from trainer.startup.setup import (
     LearningRates,
     build_network,
@@ -226,7 +218,7 @@ class Trainer:
             return self.step()
         except Exception as error:
             section = self.config.objective
-            failure = of_objective(section.use, error) if section else error
+            failure = objective_error(section.use, error) if section else error
             failure.add_note(f"in optimizer step {number}")
             if failure is error:
                 raise

@@ -31,7 +31,7 @@ from trainer.model.attention import Kernel
 from trainer.model.config import ModelConfig
 from trainer.model.distillation import DistillationLoss, DistillationWeights
 from trainer.model.microbatch import MicroBatch
-from trainer.model.objectives import Objective, ObjectiveLoss, PretrainingLoss, per_sequence
+from trainer.model.objectives import Objective, ObjectiveLoss, PretrainingLoss, checked_per_sequence
 from trainer.model.pretraining import BertPretraining
 from trainer.optim.ema import WeightAverage
 from trainer.optim.optimizers import build_optimizer
@@ -81,7 +81,9 @@ class Network:
         objective = self.objective
         if objective is None:
             return 0
-        counts = (per_sequence(objective, "count_targets", objective.count_targets(b), b) for b in batches)
+        counts = (
+            checked_per_sequence(objective, "count_targets", objective.count_targets(b), b) for b in batches
+        )
         return sum(int(count.sum()) for count in counts)
 
 

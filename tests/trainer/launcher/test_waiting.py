@@ -4,12 +4,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
-from schemas.errors import StorageError
+from schemas.errors import BertmillError, PluginError, StorageError
 from tests.support.ray_cluster import RayCluster
 from tests.support.waiting import HANG_SECONDS
 from tests.trainer.launcher.test_ray_train import config_of, finish, job
@@ -17,7 +19,7 @@ from tests.trainer.runs import train_config
 from tests.trainer.synthetic import write_corpus
 from trainer.config import TrainConfig
 from trainer.launcher import ray_train
-from trainer.launcher.worker_group import failed_step
+from trainer.run.loop import Outcome
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -60,19 +62,26 @@ def test_cpus_that_do_not_come_in_the_time_set_are_an_error_that_counts_them(
     assert "s for 64 CPUs, the cluster has 4 CPUs; lower workers.num_workers" in output.splitlines()[-1]
 
 
-def fails(settings: dict[str, Any]) -> None:
-    """The work of a rank whose seventh step always fails."""
+def fails(kind: type[Exception], settings: dict[str, Any]) -> Outcome | BertmillError:
+    """The work of a rank whose seventh step always fails with an error of this kind."""
     with (Path(settings["config"]["run"]["storage"]).parent / "starts").open("a") as starts:
         starts.write("start\n")
-    error = RuntimeError("CUDA error: an illegal memory access was encountered")
+    error = kind("CUDA error: an illegal memory access was encountered")
     error.add_note("in optimizer step 7")
-    raise failed_step(error) or error
+    with mock.patch.object(ray_train, "train", side_effect=error):
+        return ray_train.work(settings)
 
 
+@pytest.mark.parametrize("kind", [RuntimeError, PluginError])
 def test_a_step_that_always_fails_is_tried_twice(
-    ray_session: RayCluster, tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
+    ray_session: RayCluster,
+    tmp_path: Path,
+    manifest: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[Exception],
 ) -> None:
-    monkeypatch.setattr(ray_train, "work", fails)
+    """Also when a plug-in raised the error, which one rank alone may do."""
+    monkeypatch.setattr(ray_train, "work", partial(fails, kind))
     config = TrainConfig.model_validate(train_config(tmp_path, manifest))
     with pytest.raises(StorageError, match=r"failed twice in step 7 in the same way.*rank 0: .*CUDA error"):
         ray_train.fit(config, print)

@@ -19,7 +19,7 @@ from trainer.distributed.ranks import single_rank
 from trainer.export.load_model import load_model
 from trainer.hooks import Hooks
 from trainer.model.microbatch import MicroBatch
-from trainer.model.objectives import STATISTICS, ObjectiveLoss, Targets, of_objective
+from trainer.model.objectives import STATISTICS, ObjectiveLoss, Targets, objective_error
 from trainer.run.loop import Outcome, train
 from trainer.startup.setup import preflight
 
@@ -208,4 +208,4 @@ def test_a_fault_of_an_objective_is_one_line(
 def test_an_error_of_the_device_is_not_the_objectives() -> None:
     """The loop halves micro-batches after it."""
     error = torch.OutOfMemoryError("out of memory")
-    assert of_objective(USE, error) is error
+    assert objective_error(USE, error) is error
